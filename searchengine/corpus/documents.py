@@ -27,7 +27,7 @@ _EXPECTED = 'expected a Document or a mapping, {"_id": "1", "text": "…"}'
 _REMEMBERED = 1000  # entries of LeftOut, so that memory stays bounded
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _DEEPEST = 100  # levels of JSON; the limits of Python and SQLite differ between versions
-_DIGITS = 308  # that a filter's float64 holds
+_LARGEST = 1.7976931348623157e308  # of float64, which filters compare
 
 Key = str | int
 """What names a document in a call; stored as text, so 7 and "7" are the same key."""
@@ -264,8 +264,8 @@ def plain(value: Any, may_be_missing: bool = True, depth: int = 1) -> Any:
     if isinstance(value, int | float):
         if value != value and not may_be_missing:
             raise ValueError("it holds a missing value, such as NaN; None removes a field")
-        if abs(value) >= 10**_DIGITS:
-            raise ValueError(f"it holds infinity or more than {_DIGITS} digits; make it a text")
+        if abs(value) > _LARGEST:
+            raise ValueError(f"it holds infinity or a number over {_LARGEST:.2g}; make it a text")
         return value if value == value else None
     if depth == _DEEPEST:
         raise ValueError(f"it is nested more than {_DEEPEST} levels deep; flatten it")

@@ -159,7 +159,7 @@ def _walk(folder: Path, unread: Unread, gitignore: bool) -> Iterator[Path]:
                 raise
             unread.failed.add(unreadable(place, error))
             continue
-        if any(entry.name == _DATABASE for entry in entries):
+        if any(entry.name == _DATABASE and entry.is_file() for entry in entries):
             continue
         if gitignore and (file := place / ".gitignore").is_file():
             with suppress(CorpusError, ValueError):  # no text, or no patterns

@@ -124,9 +124,11 @@ def test_links_devices_and_collections_are_not_followed(tmp_path: Path) -> None:
     (folder / "c.index").mkdir()
     (folder / "c.index" / "documents.db").write_bytes(b"")
     (folder / "c.index" / "manifest.json").write_text('{"text": "no document"}')
+    (folder / "data" / "documents.db").mkdir(parents=True)  # a folder of that name is read
+    (folder / "data" / "documents.db" / "d.txt").write_text("d")
     unread = Unread()
     keys = [document.key for document in read_corpus(folder, unread=unread)]
-    assert keys == ["b.txt", "deep/a.html", "linked.md"]
+    assert keys == ["b.txt", "data/documents.db/d.txt", "deep/a.html", "linked.md"]
     assert unread.kinds == {"broken link or device": 2, "linked folder": 1}
     assert unread.failed.count == 0
 
