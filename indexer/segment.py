@@ -459,7 +459,7 @@ def _stored(folder: Path) -> tuple[Manifest, str, VectorFile]:
     """The manifest of a folder, its checksum and the vectors, which are not verified yet."""
     manifest, manifest_sha256 = read_manifest(folder)
     if VECTORS not in manifest.files:
-        raise SegmentError(f"{folder / MANIFEST} lists no {VECTORS}; index again")
+        raise SegmentError(f"{folder / MANIFEST} lists no {VECTORS}")
     storage = manifest.config.storage
     file = VectorFile(folder / VECTORS, manifest.rows, manifest.dim, storage)
     return manifest, manifest_sha256, file

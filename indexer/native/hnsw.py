@@ -85,7 +85,7 @@ def graph_arrays(index: Any, name: str) -> tuple[GraphArrays, tuple[Any, ...]]:
     }
     for what, (length, expected) in lengths.items():
         if length != expected:
-            raise SegmentError(f"{name} must hold {expected} {what}, got {length}; index again")
+            raise SegmentError(f"{name} must hold {expected} {what}, got {length}")
     scales = np.ascontiguousarray(trained[width:] / np.float32(255), np.float32)
     arrays = GraphArrays(
         size=size,
@@ -138,7 +138,7 @@ class NativeGraph:
         if not self._handle:
             if not message.value:
                 raise MemoryError("no memory to search the graph")
-            raise SegmentError(f"{name} is damaged: {message.value.decode()}; index again")
+            raise SegmentError(f"{name} is damaged: {message.value.decode()}")
         weakref.finalize(self, library.kernel_close, self._handle)
         self._library, self._kept_calls = library, threading.local()
 

@@ -387,13 +387,13 @@ class Parts(NamedTuple):
         for name in sorted(needed):
             entry = manifest.files.get(name)
             if entry is None:
-                raise SegmentError(f"{folder / MANIFEST} lists no {name}; index again")
+                raise SegmentError(f"{folder / MANIFEST} lists no {name}")
             entry.check(folder / name, contents=name != VECTORS, checksum=checksum)
         coarse, width = open_coarse(folder / COARSE), manifest.config.prefix
         if (coarse.rows, coarse.width) != (manifest.rows, width):
             raise SegmentError(
                 f"{folder / COARSE} must hold {manifest.rows} x {width} prefixes, "
-                f"got {coarse.rows} x {coarse.width}; index again"
+                f"got {coarse.rows} x {coarse.width}"
             )
         file = VectorFile(folder / VECTORS, manifest.rows, manifest.dim, manifest.config.storage)
         prefixes = Prefixes(file, width, load_rotation(folder, manifest))
@@ -527,8 +527,7 @@ def open_coarse(path: Path) -> CoarseIndex:
         or index.metric_type != faiss.METRIC_INNER_PRODUCT
     ):
         raise SegmentError(
-            f"{path} must hold a coarse stage of this package, "
-            f"got {type(index).__name__}; index again"
+            f"{path} must hold a coarse stage of this package, got {type(index).__name__}"
         )
     return CoarseIndex(index)
 

@@ -107,11 +107,11 @@ class FileEntry:
             SegmentError: the file is missing, truncated or altered.
         """
         if not path.is_file():
-            raise SegmentError(f"{path} is missing; restore the segment or index again")
+            raise SegmentError(f"{path} is missing")
         if path.stat().st_size != self.size:
             raise SegmentError(
                 f"{path} has {path.stat().st_size} bytes, expected {shown(self.size)}: "
-                "the file is truncated or altered; restore it or index again"
+                "the file is truncated or altered"
             )
         if contents and (checksum or sha256)(path) != self.sha256:
             raise altered(path)
@@ -119,9 +119,7 @@ class FileEntry:
 
 def altered(path: Path) -> SegmentError:
     """The error for a file that does not match its checksum."""
-    return SegmentError(
-        f"{path} does not match its checksum: it was altered; restore it or index again"
-    )
+    return SegmentError(f"{path} does not match its checksum: it was altered")
 
 
 def link_verified(source: Path, target: Path, entry: FileEntry) -> None:
@@ -215,9 +213,7 @@ class Manifest:
         try:
             values = json.loads(text)
         except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, or too deep
-            raise SegmentError(
-                f"{source} is not valid JSON ({shortened(str(error))}); restore it"
-            ) from error
+            raise SegmentError(f"{source} is not valid JSON ({shortened(str(error))})") from error
         if not isinstance(values, dict) or "format" not in values:
             raise SegmentError(f"{source} is not the manifest of a segment: it has no format")
         stated = values.pop("sha256", None)
@@ -231,7 +227,7 @@ class Manifest:
                 f"{FORMAT} only; install the version that wrote it, or index again"
             )
         if not sound:
-            raise SegmentError(f"{source} was altered after it was written; restore it")
+            raise SegmentError(f"{source} was altered after it was written")
         try:
             return cls(
                 rows=values["rows"],
@@ -247,7 +243,7 @@ class Manifest:
         except (KeyError, TypeError, AttributeError, RecursionError, SegmentConfigError) as error:
             what = str(error) if isinstance(error, SegmentConfigError) else repr(error)
             raise SegmentError(
-                f"{source} has a missing or invalid value: {shortened(what)}; index again"
+                f"{source} has a missing or invalid value: {shortened(what)}"
             ) from error
 
 

@@ -102,8 +102,7 @@ class VectorFile:
         weakref.finalize(self, os.close, self._descriptor)
         if os.read(self._descriptor, len(expected)) != expected:
             raise SegmentError(
-                f"{path} does not start with the header of {rows} x {dim} {storage} rows; "
-                "restore it or index again"
+                f"{path} does not start with the header of {rows} x {dim} {storage} rows"
             )
         self.path = path
         self.rows = rows
@@ -178,7 +177,7 @@ class VectorFile:
     def _read(self, start: int, into: bytearray | memoryview) -> bytearray | memoryview:
         """Fill a buffer from the file, because read errors of its map would kill the process."""
         if os.preadv(self._descriptor, [into], start) != memoryview(into).nbytes:
-            raise SegmentError(f"{self.path} was truncated: restore it or index again")
+            raise SegmentError(f"{self.path} was truncated")
         return into
 
     def blocks(self, rows: RowNumbers | None = None, width: int | None = None) -> Iterator[Floats]:
@@ -260,7 +259,7 @@ def open_npy(path: Path, dtype: str, shape: tuple[int, int]) -> npt.NDArray[Any]
     except Exception:  # numpy's parser raises many
         pass
     expected = f"a matrix {shape} of {np.dtype(dtype).name}"
-    raise SegmentError(f"{path} must hold {expected}; restore it or index again")
+    raise SegmentError(f"{path} must hold {expected}")
 
 
 ROTATION_SAMPLE = 30_000
@@ -409,5 +408,5 @@ def load_rotation(folder: Path, manifest: Manifest) -> Floats | None:
     path, shape = folder / ROTATION, (manifest.config.prefix, manifest.dim)
     matrix: Floats = np.array(open_npy(path, "<f4", shape))
     if not np.isfinite(matrix).all():
-        raise SegmentError(f"{path} holds NaN or infinity; restore it or index again")
+        raise SegmentError(f"{path} holds NaN or infinity")
     return matrix

@@ -151,9 +151,7 @@ class Postings:
             )
             postings._check(rows, len(data) - end)
         except (LookupError, ArithmeticError, TypeError, ValueError, RecursionError) as error:
-            raise SegmentError(
-                f"{path} is damaged ({shown(error)}); restore it or index again"
-            ) from error
+            raise SegmentError(f"{path} is damaged ({shown(error)})") from error
         return postings
 
     @property

@@ -237,8 +237,8 @@ def _judged(queries: Mapping[str, str], qrels: Qrels) -> list[str]:
     keys = sorted(key for key in queries if any(grade > 0 for grade in qrels.get(key, {}).values()))
     if len(keys) <= TOO_FEW:
         raise QueryError(
-            f"judged questions: {len(keys)}; maps learnt from up to {TOO_FEW} gained nothing on "
-            "any collection measured, gather more, about 1,000"
+            f"{len(keys)} judged questions are too few: maps learnt from up to {TOO_FEW} gained "
+            "nothing on any collection measured; gather about 1,000"
         )
     if len(keys) > MAX_QUESTIONS:
         keys = sorted(np.random.default_rng(0).choice(keys, MAX_QUESTIONS, replace=False).tolist())
@@ -253,7 +253,7 @@ def _passages(
         known = snapshot.known({name for names in documents for name in names})
         passages = snapshot.passages(of=sorted(state.id for state in known.values()))
         if not passages.ids.size:
-            raise QueryError("none of the relevant documents is stored, to learn from")
+            raise QueryError("no relevant document is stored: index them, or judge stored ones")
         rows = snapshot.vectors(passages.ids)
     owners = passages.documents
     stored = {name: np.flatnonzero(owners == state.id) for name, state in known.items()}

@@ -222,7 +222,7 @@ def check_questions(questions: Sequence[str]) -> None:
         if not isinstance(question, str):
             raise QueryError(f"{name} must be text, got {type(question).__name__}")
         if not question.strip():
-            raise QueryError(f"{name} is empty")
+            raise QueryError(f"{name} is empty; ask for at least one word")
 
 
 def as_vector(query: object) -> npt.NDArray[Any]:

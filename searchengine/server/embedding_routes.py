@@ -71,11 +71,11 @@ def _rows(engine: SearchEngine, body: EmbeddingsRequest) -> Iterator[Any]:
     for start in range(0, len(body.input), _BLOCK):
         limits.check()
         vectors: Floats = engine.encode(body.input[start : start + _BLOCK], body.input_type)
-        if body.dimensions is not None:
-            vectors = vectors[:, : body.dimensions]
+        if (dims := body.dimensions) is not None:
+            vectors = vectors[:, :dims]
             lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
             if not lengths.all():
-                raise QueryError(f"a vector has only zeros in its first {body.dimensions} numbers")
+                raise QueryError(f"a vector is zero in its first {dims} dimensions; ask for more")
             vectors = vectors / lengths
         for row in vectors.astype("<f4"):
             is_text = body.encoding_format == "base64"

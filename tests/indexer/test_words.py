@@ -259,7 +259,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path, windows: tuple[Postings, Text
         for at in (start, end - size):
             place = 8 + length + at
             path.write_bytes(data[:place] + b"\xff" * (size - 1) + b"\x7f" + data[place + size :])
-            with pytest.raises(SegmentError, match=r"words is damaged .*; restore it"):
+            with pytest.raises(SegmentError, match="words is damaged "):
                 Postings.open(path, len(windows[1]))
     with pytest.raises(SegmentError, match="a row is missing"):
         Postings.open(windows[0].path, len(windows[1]) - 1)

@@ -70,7 +70,7 @@ def test_the_runtime_of_a_model(
     assert found.startswith(expected)
     if found.startswith("torch"):
         monkeypatch.setattr(runtime_config, "find_spec", lambda name: None)
-        with pytest.raises(ModelError, match="this needs torch and transformers, because "):
+        with pytest.raises(ModelError, match="this encoder needs torch and transformers, because "):
             choose(RuntimeConfig(**options), obstacle, kernel)
 
 

@@ -116,7 +116,7 @@ def choose(config: RuntimeConfig, obstacle: str, kernel: str) -> Choice:
         return Choice(RuntimeKind.NATIVE, INT8, reason)
     if missing := [name for name in ("torch", "transformers") if find_spec(name) is None]:
         names = " and ".join(missing)
-        raise ModelError(f"this needs {names}, because {reason}: {install_line('train')}")
+        raise ModelError(f"this encoder needs {names}, because {reason}: {install_line('train')}")
     return Choice(RuntimeKind.TORCH, config.precision, reason)
 
 

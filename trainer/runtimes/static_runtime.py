@@ -75,8 +75,8 @@ class StaticHandle:
         kinds = {kind for kind, _ in behind}
         if more := kinds - {NORMALIZE}:
             raise ModelError(
-                f"{source.folder} has a {min(more)} behind its {KIND}: expected {NORMALIZE}, or "
-                "nothing"
+                f"{source.folder} has a {min(more)} behind its {KIND}: only {NORMALIZE} may follow "
+                "the table of token vectors"
             )
         table = _read_table(place)
         stated = read_settings(source.folder, table.shape[1], unit=bool(kinds))

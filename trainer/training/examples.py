@@ -134,10 +134,10 @@ def read_examples(config: TrainConfig) -> Split:
     kept = [row for row in examples if forbidden.isdisjoint(map(identity, row.texts))]
     excluded = len(examples) - len(kept)
     if not kept:
-        raise DataError(
-            f"no examples are left: {excluded} have a sentence of the exclude or dev files, and "
-            "next-sentence needs two sentences in a file"
-        )
+        why = f"no examples are left: {excluded} have a sentence of the exclude or dev files"
+        if config.augment is Augment.NEXT_SENTENCE:
+            why += ", and next-sentence needs two sentences in a file"
+        raise DataError(why)
     judgements = {row.label or row.score for row in kept}
     if config.objective is not Objective.CONTRASTIVE and len(judgements) == 1:
         raise DataError(

@@ -84,7 +84,7 @@ def judged(folder: Path) -> tuple[str | Path, ...]:
             "no row is called '1'",
         ),
         ("learn c", "questions and judgements are needed: --queries and --qrels"),
-        ("learn c --queries queries.jsonl --qrels few.tsv", "judged questions: 1;"),
+        ("learn c --queries queries.jsonl --qrels few.tsv", "1 judged questions are too few"),
         ("index corpus.jsonl new --set links=8", "'links' is no field of an index config"),
         ("index corpus.jsonl c --set stages=[[16,40]]", "has stages [], got [[16, 40]]"),
         ("index corpus.jsonl c --set structure=hnsw", "has structure flat, got hnsw; leave"),

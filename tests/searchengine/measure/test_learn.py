@@ -161,7 +161,7 @@ def test_the_default_mode_decides(tmp_path: Path) -> None:
 def test_words_alone_and_unknown_documents_are_refused(tmp_path: Path) -> None:
     queries, qrels = judged()
     with create(tmp_path / "c", tokenizer="unicode") as engine:
-        with pytest.raises(QueryError, match="none of the relevant"):
+        with pytest.raises(QueryError, match="no relevant document is stored"):
             learn(engine, queries, {key: {"gone": 1} for key in qrels})
         engine.set_default("text")
         with pytest.raises(QueryError, match="mode text"):
