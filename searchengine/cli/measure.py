@@ -243,7 +243,7 @@ def _dataset(stack: ExitStack, collection: Any, vectors: Any, **options: Any) ->
 @command(
     TARGET,
     NEIGHBOURS,
-    click.option("--max-ram", type=click.IntRange(1), metavar="MIB", help="Maximum hot memory."),
+    click.option("--max-ram", type=click.IntRange(1), metavar="MIB", help="Maximum memory read."),
     opt.file("--queries", "Typical questions [default: from documents]."),
     opt.file("--query-vectors", "Typical questions as vectors, a .npy file."),
     opt.file("--qrels", "Judgements of --queries: choose mode and weight."),

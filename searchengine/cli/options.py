@@ -83,7 +83,7 @@ PREFIXES = click.option("--prefixes", type=NUMBERS, help="Prefix lengths [defaul
 PASSAGES = click.option(
     "--passages",
     type=click.IntRange(0),
-    help="Maximum tokens per passage; 0 keeps documents whole [default: as stored, or as fit].",
+    help="Maximum tokens per passage; 0: whole documents [default: as stored, or as many as fit].",
 )
 RUNTIME = click.option(
     "--runtime",

@@ -137,7 +137,7 @@ def _show(hits: Any, no_texts: bool, as_json: bool) -> None:
 def explain(collection: str, question: str, key: str, as_json: bool, **options: Any) -> None:
     """Tell why a search finds the document KEY or not.
 
-    The options are those of the search. Prints its ranks by vectors, words and prefix.
+    Give the options of the search that you ask about. Prints ranks by vectors, words and prefix.
     """
     with open_engine(collection, options) as engine:
         explanation = engine.explain(question, key, **options)

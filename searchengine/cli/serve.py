@@ -38,10 +38,10 @@ _NAME = re.compile(r"[\w][\w.-]{0,63}", re.ASCII)
 def serve(collections: tuple[str, ...], tokens: Path | None, **options: Any) -> None:
     """Answer searches over HTTP.
 
-    COLLECTION is a folder, or NAME=FOLDER; or the URL of one on PostgreSQL, which several servers
-    may share, and which is named after its #. Without --tokens, everyone on this machine may search
-    and nobody may write; the scope of a token is read or write. A trusted proxy is an address or a
-    network whose X-Forwarded-For and -Proto are believed; it may take the --root-path off, or not.
+    COLLECTION is a folder, or NAME=FOLDER. The URL of one on PostgreSQL is named after its #;
+    several servers may share it. Without --tokens, everyone on this machine may search and nobody
+    may write; a token's scope is read or write. A trusted proxy is an address or network whose
+    X-Forwarded-For and -Proto are believed; it may or may not remove --root-path from addresses.
     """
     require("serve", "serve", "fastapi", "httptools", "prometheus_client", "uvicorn", "uvloop")
     from searchengine.server import ServerSettings

@@ -59,12 +59,12 @@ def train(
 ) -> None:
     """Fine-tune an encoder on sentences, pairs, triplets, scores or labelled texts.
 
-    FILES are CSV, TSV or JSONL, .gz too. The --dev files (repeatable; pairs, scored or not;
-    labelled texts for a classification), search on a BEIR folder, or held-out examples choose the
-    best step. Training texts that occur in an --exclude file (repeatable) are left out, so that a
-    later evaluation uses unseen texts. --config, --set and the other options override a --preset,
-    in that order. --log tensorboard writes to runs/ in --out. docs/training-reference.md lists all
-    settings.
+    FILES are CSV, TSV or JSONL, .gz too. The step that scores highest is kept, on the --dev files:
+    pairs, scored or not; labelled texts for a classification; or a BEIR folder, which is searched.
+    Without --dev, examples are held out. Training texts that occur in an --exclude file are left
+    out, so that a later evaluation uses unseen texts. --config overrides --preset, --set overrides
+    both, other options override all. --log tensorboard writes to runs/ in --out.
+    docs/training-reference.md lists all settings.
     """
     from searchengine.trainer.sources.source import Source
 
@@ -224,7 +224,9 @@ def log_to(service: str, config: "TrainConfig") -> "Iterator[OnReport]":
     opt.MODEL,
     opt.file("--corpus", "Corpus of further candidates, as for index."),
     click.option("--negatives", type=click.IntRange(1, 100), default=1, help="Negatives per pair."),
-    click.option("--relative-margin", default=0.95, help="Maximum score, of the positive's 1."),
+    click.option(
+        "--relative-margin", default=0.95, help="Maximum score of negatives, as share of positives."
+    ),
     example="mine data/pairs.tsv --out triplets.jsonl",
     collection=False,
 )

@@ -57,7 +57,8 @@ class Query:
     min_score: Annotated[float | None, "Minimum score of a hit."] = None
     facets: Annotated[Sequence[str], "Metadata fields whose values are counted."] = ()
     phrases: Annotated[
-        Phrases | str, "Require the phrases in quotation marks; else read them as words."
+        Phrases | str,
+        "Find only documents with all phrases in quotation marks; else read them as words.",
     ] = Phrases.SCORED
     typo_tolerance: Annotated[bool, "Replace unknown words by the nearest known ones."] = True
     timeout: Annotated[float | None, "Seconds that the search may take."] = None
