@@ -31,7 +31,7 @@ _DAMAGES = {
 
 
 def read_eml(path: Path) -> Parts:
-    """The text of an email, without its attachments, whose names are metadata.
+    """The text of an email, without its attachments.
 
     It is what a reader sees: all parts with text in their order, forwarded emails with their
     subjects, and of several forms of one text the plain one, unless it is blank. Raises
@@ -44,34 +44,29 @@ def read_eml(path: Path) -> Parts:
     if message.get_content_type() in _ENCRYPTED:
         if "signed" not in str(message.get_param("smime-type", "")):
             raise bad(path, "encrypted; save the email as it was decrypted")
-    attachments: list[str] = []
     lost: list[str] = []
-    text = _text(message, path, attachments, lost)
+    text = _text(message, path, lost)
     fields: dict[str, Any] = {n: _header(message, name, path) for n, name in _FIELDS.items()}
     sent = getattr(message["date"], "datetime", None)
-    fields |= {"date": sent and sent.isoformat(), "attachments": [*filter(None, attachments)]}
+    fields["date"] = sent and sent.isoformat()
     fields = {name: value for name, value in fields.items() if value}
     yield Text(text, _header(message, "subject", path), fields)
     yield from dict.fromkeys(lost)
 
 
-def _text(part: Any, path: Path, attachments: list[str], lost: list[str]) -> str:
-    """The text that a reader sees of a part; names of other parts go to `attachments`."""
+def _text(part: Any, path: Path, lost: list[str]) -> str:
+    """The text that a reader sees of a part; `lost` takes what is damaged."""
     kind, content = part.get_content_type(), b""
-    if not part.is_multipart():
-        attachments.append(_clean(part.get_filename() or ""))
-        if kind in _SHOWN and not part.is_attachment():
-            content = part.get_payload(decode=True) or b""
+    if kind in _SHOWN and not part.is_attachment():
+        content = part.get_payload(decode=True) or b""
     if errors.InvalidBase64LengthDefect in map(type, part.defects):  # it was not decoded
         content = b64decode("".join(part.get_payload().split())[:-1])
     lost += [what for defect in part.defects if (what := _DAMAGES.get(type(defect)))]
     if part.is_multipart():
         inner = [each for each in part.get_payload() if isinstance(each, EmailMessage)]
         if kind == "multipart/related":  # a page, and pictures in it
-            inner, others = inner[:1], inner[1:]
-            files = (each.get_filename() or "" for each in others if each.is_attachment())
-            attachments += map(_clean, files)
-        texts = [_text(each, path, attachments, lost) for each in inner]
+            inner = inner[:1]
+        texts = [_text(each, path, lost) for each in inner]
         if kind == "multipart/alternative":
             forms = [(f.get_content_type(), t) for f, t in zip(inner, texts, strict=True) if t]
             plain = [t for form, t in forms if form == "text/plain" and any(map(str.isalnum, t))]

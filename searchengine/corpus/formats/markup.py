@@ -43,14 +43,11 @@ _AROUND = {
     **dict.fromkeys(("td", "th"), _CELL),
 }
 _TITLES = "//title[not(ancestor::svg)]"
-_NAMES = {"author", "description", "keywords"}  # of <meta> that become metadata
 _DECLARED = re.compile(rb"""<meta[^>]{1,200}?charset\s*=\s*["']?\s*([\w.:-]+)""", re.IGNORECASE)
 _XML = re.compile(rb"""\s*<\?xml[^>]{1,200}?encoding\s*=\s*["']([\w.:-]+)""")
 _DECLARATION = 1024  # bytes in which HTML declares its encoding
 
-_DC = "{http://purl.org/dc/elements/1.1/}"
 _TEXTS = ("application/xhtml+xml", "text/html", "application/x-dtbook+xml")
-_FIELDS = {"title": "title", "author": "creator", "lang": "language", "date": "date"}
 
 
 def read_html(path: Path) -> Parts:
@@ -65,24 +62,20 @@ def parse_bytes(data: bytes, path: Path) -> Parts:
     declared = match.group(1).decode("ascii", "replace") if match else ""
     text, encoding, lost = decode(data, path, declared)
     page = parse(text)
-    yield replace(page, metadata={**page.metadata, **encoding})
+    yield replace(page, metadata=encoding)
     yield from lost
 
 
 def parse(text: str) -> Text:
-    """The text of HTML, with title and metadata."""
+    """The text of HTML, with its title."""
     parser = etree.HTMLParser(
         encoding="utf-8", huge_tree=True, remove_comments=True, remove_pis=True
     )
     written = _EMPTY.sub(r"<\1></\2>", text).encode()
     if not text.strip() or (root := etree.fromstring(written, parser)) is None:
         return Text("")
-    metadata = {each.get("name", "").lower(): each.get("content") for each in root.iter("meta")}
-    metadata = {name: value for name, value in metadata.items() if name in _NAMES and value}
-    if language := root.get("lang") or root.get("xml:lang"):
-        metadata["lang"] = language
     titles = (" ".join("".join(title.itertext()).split()) for title in root.xpath(_TITLES))
-    return Text("".join(_shown(root)), next(filter(None, titles), ""), metadata)
+    return Text("".join(_shown(root)), next(filter(None, titles), ""))
 
 
 def _shown(root: Any) -> Iterator[str]:
@@ -129,15 +122,16 @@ def _chapters(path: Path, archive: zipfile.ZipFile) -> Parts:
     container = etree.fromstring(archive.read("META-INF/container.xml"))
     file = next((file.get("full-path", "") for file in container.iterfind(".//{*}rootfile")), "")
     package, folder = etree.fromstring(archive.read(file)), posixpath.dirname(file)
-    fields = {n: (package.findtext(f".//{_DC}{tag}") or "").strip() for n, tag in _FIELDS.items()}
-    title, number = fields.pop("title"), 0
+    title, number = (
+        (package.findtext(".//{http://purl.org/dc/elements/1.1/}title") or "").strip(),
+        0,
+    )
 
     def chapter(name: str) -> Parts:
         for part in parse_bytes(archive.read(name), path):
             if isinstance(part, Text):
-                metadata = {n: value for n, value in fields.items() if value}
-                metadata |= {"chapter": number + 1}
-                part = replace(part, title=title or part.title, metadata=metadata, fragment=name)
+                place = {"chapter": number + 1}
+                part = replace(part, title=title or part.title, metadata=place, fragment=name)
             yield part
 
     items = {item.get("id"): item for item in package.iterfind(".//{*}item")}

@@ -10,7 +10,7 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Container, Iterable, Iterator
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -24,14 +24,14 @@ from searchengine.corpus.contents import Parts, Text, attempt, bad
 _OLE = bytes.fromhex("d0cf11e0")  # begins old files of Office and encrypted new ones
 _STRICT = re.compile(rb"http://purl\.oclc\.org/ooxml/(\w+)/")
 _RELATION = re.compile(rb"""<Relationship\b[^>]*?\bTarget=["']([^"']*)[^>]*>""")
-_MAIN = {"word/document.xml", "ppt/presentation.xml", "xl/workbook.xml"}
+_MAIN = {"word/document.xml", "ppt/presentation.xml", "xl/workreader.wb.xml"}
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _MARKUP = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"
 # Deleted text, the reading of a character, and the copy of a text box for old versions.
 _LEFT_OUT = {f"{_W}del", f"{_W}moveFrom", f"{_W}rt", f"{_MARKUP}Fallback"}
 _SIGNS = {"tab": "\t", "ptab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
 _NOTES = ("/footnotes", "/endnotes", "/comments")  # ends of types of parts
-_DEFAULTS = ("Word Document", "PowerPoint Presentation", "python-docx", "python-pptx", "openpyxl")
+_DEFAULTS = ("Word Document", "PowerPoint Presentation")
 _MATH = "{http://schemas.openxmlformats.org/officeDocument/2006/math}"
 _SMALL = {
     "sup": str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"),
@@ -109,15 +109,13 @@ def read_docx(path: Path) -> Parts:
             bodies.append(etree.fromstring(relation.target_part.blob))
 
     text = "\n\n".join(text for body in bodies for text in _paragraphs(body) if text)
-    yield Text(text, *_properties(document.core_properties, document.core_properties.author))
+    yield Text(text, _title(document.core_properties))
     yield from lost.values()
 
 
-def _properties(properties: Any, author: str | None) -> tuple[str, dict[str, Any]]:
-    """The title of a file, and metadata of its author; not what programs write of themselves."""
-    values = [value or "" for value in (properties.title, author)]
-    title, author = ("" if value in _DEFAULTS else value for value in values)
-    return title, {"author": author} if author else {}
+def _title(properties: Any) -> str:
+    """The title that a file names; "" for one that programs write by themselves."""
+    return "" if properties.title in _DEFAULTS else properties.title or ""
 
 
 def _paragraphs(body: Any) -> list[str]:
@@ -156,7 +154,7 @@ def read_pptx(path: Path) -> Parts:
 
     lost: dict[str, str] = {}
     presentation = pptx.Presentation(_office_file(path, ".ppt", lost))
-    deck, fields = _properties(presentation.core_properties, presentation.core_properties.author)
+    deck = _title(presentation.core_properties)
 
     def read(slide: Any, number: int) -> Parts:
         title = slide.shapes.title
@@ -165,7 +163,7 @@ def read_pptx(path: Path) -> Parts:
         if slide.has_notes_slide and (notes := slide.notes_slide.notes_text_frame) is not None:
             pieces.append(_lines(notes.text))
         text = "\n\n".join(filter(None, pieces))
-        yield Text(text, deck, fields | {"slide": number}, f"slide={number}")
+        yield Text(text, deck, {"slide": number}, f"slide={number}")
 
     # Not presentation.slides, which needs all of them.
     listed = presentation.element.xpath("./p:sldIdLst/p:sldId/@r:id")
@@ -205,17 +203,16 @@ def read_xlsx(path: Path) -> Parts:
     with warnings.catch_warnings(action="ignore"):  # about styles and extensions
         reader = ExcelReader(_office_file(path, ".xls", lost), read_only=True, data_only=True)
         reader.read()
-    book = reader.wb
-    title, fields = _properties(book.properties, book.properties.creator)
+    title = _title(reader.wb.properties)
 
     def read(sheet: Any) -> Parts:
         sheet.reset_dimensions()  # a file may declare more rows and columns than it has
         rows = sheet.iter_rows(values_only=True)
         lines = ("\t".join(map(_cell, row)).rstrip("\t") for row in rows)
-        metadata = fields | {"sheet": sheet.title}
-        yield Text("\n".join(filter(None, lines)), title, metadata, f"sheet={sheet.title}")
+        name = sheet.title
+        yield Text("\n".join(filter(None, lines)), title, {"sheet": name}, f"sheet={name}")
 
-    sheets = {sheet.title: sheet for sheet in book.worksheets}
+    sheets = {sheet.title: sheet for sheet in reader.wb.worksheets}
     for named, relation in reader.parser.find_sheets():
         if named.name in sheets:
             yield from attempt(f"sheet {named.name!r}", read(sheets[named.name]))
@@ -231,6 +228,4 @@ def _cell(value: Any) -> str:
         return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
     if isinstance(value, datetime) and value.time() == datetime.min.time():
         value = value.date()
-    if isinstance(value, date):
-        return value.isoformat()
     return "" if value is None else " ".join(str(value).split())
