@@ -53,6 +53,7 @@ ALGORITHMS = {
     "ru": "russian", "sr": "serbian", "sv": "swedish", "ta": "tamil", "tr": "turkish", "vi": "",
 }  # fmt: skip
 """Language → Snowball's algorithm; "": none."""
+_LATIN = ALGORITHMS.keys() - _BLOCK
 _NAMES = {
     "bg": "Bulgarian", "bn": "Bengali", "he": "Hebrew", "hi": "Hindi", "hr": "Croatian",
     "ja": "Japanese", "ka": "Georgian", "ko": "Korean", "sk": "Slovak", "sl": "Slovenian",
@@ -184,8 +185,7 @@ def runs(text: str) -> list[str]:
 
 def folded(text: str, languages: Sequence[str] = ()) -> str:
     """A text without case, normalized; with Turkish before other Latin ones, its dotless i."""
-    latin = [code for code in languages if code in ALGORITHMS and code not in _BLOCK]
-    if latin[:1] == ["tr"]:
+    if next((code for code in languages if code in _LATIN), "") == "tr":
         text = text.replace("I", "ı").replace("İ", "i")
     return text.lower() if text.isascii() else normalized(text).casefold()
 

