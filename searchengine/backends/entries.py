@@ -60,9 +60,9 @@ def update(backend: Backend, metadata: Patches) -> None:
     while True:  # each time that it begins again, another writer has changed one of them
         with backend.reading(newest=True) as snapshot:
             states = snapshot.known(patches)
-            if unknown := next((key for key in patches if key not in states), None):
+            if unknown := [key for key in patches if key not in states]:
                 raise QueryError(
-                    f"{backend.path} has no document {unknown!r}; nothing was changed, add it "
+                    f"{backend.path} has no document {unknown[0]!r}; nothing was changed, add it "
                     "first or leave it out"
                 )
             stored = _metadata(snapshot, [states[key] for key in patches])

@@ -388,7 +388,8 @@ class PostgresSnapshot(Snapshot):
 def known_of(keys: Iterable[str]) -> Statement:
     """Reads the stored state of documents: the key, and what Known has."""
     columns = "key, id, digest, metadata::text, source::text, root, vectors"
-    return f"SELECT {columns} FROM documents WHERE key = ANY(%s)", ([*keys],)
+    storable = [key for key in keys if "\0" not in key]  # judgements, for one, may name others
+    return f"SELECT {columns} FROM documents WHERE key = ANY(%s)", (storable,)
 
 
 def _query(term: Term) -> str:

@@ -443,6 +443,8 @@ def test_get_count_and_delete(engine: SearchEngine) -> None:
     with pytest.raises(UnknownKey, match="k99"):
         engine["k99"]
     assert "k3" in engine and "k99" not in engine
+    with engine.collection.reading() as snapshot:  # as for judgements, whose keys may be any text
+        assert [*snapshot.known(["a\0", "k3"])] == ["k3"]
     assert list(engine.keys("n < 3")) == ["k0", "k1", "k2"]
     assert [d.key for d in engine.documents(offset=8)] == ["k8", "k9"]
     assert engine.delete(["k1", "k99"]) == 1
@@ -465,6 +467,8 @@ def test_updates_merge_and_outlive_the_same_document(where: str) -> None:
         assert engine.count("n = 5 and seen") == 1
         with pytest.raises(QueryError, match="no document 'zz'"):
             engine.update({"b": {"n": 1}, "zz": {"n": 1}})
+        with pytest.raises(QueryError, match="has no document ''"):
+            engine.update({"": {"n": 1}})
         assert engine["b"].metadata == {}
         summary = engine.add([{**documents[0], "n": 1, "new": 1}, documents[1]])
         assert (summary.added, summary.changed, summary.metadata_updated) == (0, 0, 1)
