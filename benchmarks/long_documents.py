@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from record import DATA, over_seeds, record
 from trainings import SEEDS, judge
 
-from searchengine.corpus.language_traits import sentence_ends
+from searchengine.corpus.languages import sentence_ends
 from searchengine.ingest.passages import PassageConfig, cut
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.training.examples import read_sts

@@ -23,7 +23,7 @@ import numpy as np
 
 from searchengine.backends.contract import EXPECTED, Scored, WordScores
 from searchengine.corpus.analyzer import Analyzer, Cut, Tokenizer, cutter, names, normalized, runs
-from searchengine.corpus.language_traits import UNSPACED_OR_KOREAN
+from searchengine.corpus.languages import UNSPACED_OR_KOREAN
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Doubles
 from searchengine.indexer.search.bm25 import MOST_TERMS, weight

@@ -21,7 +21,7 @@ from enum import StrEnum
 from functools import cache, lru_cache
 from typing import NamedTuple
 
-from searchengine.corpus.language_traits import (
+from searchengine.corpus.languages import (
     CHINESE_JAPANESE_KOREAN,
     OTHER_UNSPACED,
     identify_languages,

@@ -29,7 +29,7 @@ from searchengine.encoders.protocol import NO_ENCODER
 from searchengine.errors import CorpusError, DuplicateKey, EmptyCorpus, EncoderMismatch, QueryError
 from searchengine.indexer.building import Progress
 from searchengine.ingest import pipeline
-from searchengine.ingest.languages import Languages
+from searchengine.ingest.defaults import Languages
 from searchengine.ingest.passages import PassageReader
 from searchengine.ingest.pipeline import Block, Pipeline, in_batches
 from searchengine.ingest.supplied import SuppliedVectors

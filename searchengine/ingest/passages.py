@@ -15,7 +15,7 @@ import numpy.typing as npt
 from searchengine.backends.contract import Span
 from searchengine.corpus.analyzer import aligned, normalized
 from searchengine.corpus.documents import Document
-from searchengine.corpus.language_traits import UNSPACED, sentence_ends
+from searchengine.corpus.languages import UNSPACED, sentence_ends
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import CollectionError
 from searchengine.indexer.arrays import integer

@@ -57,7 +57,7 @@ class CollectionSettings:
                 True lets a document come with several vectors.
             tokenizer: "unicode", "stem", "none", or "stem:de,ru" with the
                 languages, see searchengine.corpus.analyzer; None: the first documents decide
-                (searchengine.ingest.languages), as they do on the languages of "stem".
+                (searchengine.ingest.defaults), as they do on the languages of "stem".
 
         Raises:
             CollectionError: a prefix wider than the encoder's vectors, or an option that the

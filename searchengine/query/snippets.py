@@ -26,7 +26,7 @@ from searchengine.corpus.analyzer import (
     plain_signs,
     unaccented,
 )
-from searchengine.corpus.language_traits import sentence_ends
+from searchengine.corpus.languages import sentence_ends
 
 Span = tuple[int, int]
 Place = Callable[[int, int], Span]

@@ -43,8 +43,8 @@ from searchengine.encoders.loading import (
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import CollectionBusy, CollectionError, EmptyCorpus, EncoderMismatch
 from searchengine.indexer.building import Progress
+from searchengine.ingest.defaults import default_of
 from searchengine.ingest.ingestion import AddOptions, add
-from searchengine.ingest.languages import default_of
 from searchengine.ingest.passages import PassageConfig, PassageReader
 from searchengine.ingest.pipeline import in_batches
 from searchengine.ingest.settings import CollectionSettings, default_prefix

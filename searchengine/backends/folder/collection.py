@@ -98,7 +98,7 @@ class Collection(Backend):
     ) -> Self:
         """Create an empty collection, whole or not at all, and open it; `wait` as for opening.
 
-        `analyzer`: None lets the first documents decide (searchengine.ingest.languages).
+        `analyzer`: None lets the first documents decide (searchengine.ingest.defaults).
         """
         path = path.absolute()
         check_name(path)

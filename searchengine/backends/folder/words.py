@@ -27,7 +27,7 @@ from searchengine.corpus.analyzer import (
     stems,
     unaccented,
 )
-from searchengine.corpus.language_traits import UNSPACED_OR_KOREAN
+from searchengine.corpus.languages import UNSPACED_OR_KOREAN
 from searchengine.indexer.arrays import Doubles, Floats, RowNumbers
 from searchengine.indexer.search.bm25 import Words
 from searchengine.indexer.search.scoring import Allowed

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from searchengine.corpus.language_traits import sentence_ends
+from searchengine.corpus.languages import sentence_ends
 
 # The sentences of a text, which is all of them with a space between; "|" in place of none.
 SENTENCES = {

@@ -14,10 +14,10 @@ from tiny_model import WIDTH, write_sentence_transformer
 from searchengine import SearchEngine
 from searchengine.backends.mode import WEIGHT, Mode
 from searchengine.cli import cli
-from searchengine.corpus.language_traits import identify_languages, prose
+from searchengine.corpus.languages import identify_languages, prose
 from searchengine.engine import discard_reindex
 from searchengine.errors import LanguageWarning
-from searchengine.ingest.languages import analyzer_for, by_language, weight_for
+from searchengine.ingest.defaults import analyzer_for, by_language, weight_for
 from searchengine.trainer.encoder import Encoder
 
 ENGLISH = "Dough rises while yeast turns sugar into gas, and the baker waits for it to double."
@@ -249,7 +249,7 @@ def multilingual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     model = write_sentence_transformer(tmp_path / "model")
     source = "searchengine.trainer.sources.source"
     monkeypatch.setattr(f"{source}.multilingual_folder", lambda: model)
-    monkeypatch.setattr("searchengine.ingest.languages.multilingual_installed", lambda: True)
+    monkeypatch.setattr("searchengine.ingest.defaults.multilingual_installed", lambda: True)
     return model
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from searchengine.backends.contract import Span
 from searchengine.corpus.documents import Document
-from searchengine.corpus.language_traits import sentence_ends
+from searchengine.corpus.languages import sentence_ends
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import CollectionError
 from searchengine.ingest.passages import PassageConfig, cut

@@ -14,7 +14,7 @@ from searchengine.backends.contract import Snapshot
 from searchengine.backends.mode import CHOSEN, WEIGHT, Mode
 from searchengine.corpus.analyzer import DEFAULT, Analyzer, Tokenizer, language_name
 from searchengine.corpus.documents import Document
-from searchengine.corpus.language_traits import SCRIPTS, identify_languages, prose
+from searchengine.corpus.languages import SCRIPTS, identify_languages, prose
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import LanguageWarning
 from searchengine.ingest.passages import PassageReader
