@@ -1,6 +1,6 @@
-"""The languages of a new collection: which tokenizer suits them, and does the encoder read them?
+"""What suits the first documents of a collection: its tokenizer, its mode, and which encoder.
 
-A sample of the first documents decides both, and how questions are ranked. An encoder reads a
+A sample of them decides, by their languages and whether the encoder reads these. It reads a
 language if its tokenizer does: a vocabulary of English splits German into many short pieces, Korean
 into single strokes, and has no token for most Chinese characters. Measured: docs/searching.md.
 """
