@@ -188,7 +188,7 @@ def checked_key(key: object) -> str:
     if (number := integer(key)) is not None:
         return str(number)
     if not isinstance(key, str) or "\0" in key or not is_utf8(key):
-        raise QueryError(f"a key must be text in UTF-8 without U+0000 or a number, got {key!r:.80}")
+        raise QueryError(f"a key must be an integer or UTF-8 text without U+0000, got {key!r:.80}")
     return key
 
 

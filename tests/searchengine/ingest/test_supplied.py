@@ -276,7 +276,7 @@ def test_a_document_of_more_vectors_than_a_block(engine: SearchEngine) -> None:
         ([*PARTS[:2], {**PARTS[2], "start": -1}], "passage 3: expected a key and offsets"),
         ([*PARTS[:2], {**PARTS[2], "end": True}], "passage 3: expected a key and offsets"),
         ([*PARTS[:2], {**PARTS[2], "key": 5}], "passage 3: expected a key and offsets"),
-        ([*PARTS[:2], {**PARTS[2], "key": "\ud800"}], "a key must be text in UTF-8"),
+        ([*PARTS[:2], {**PARTS[2], "key": "\ud800"}], "a key must be an integer or UTF-8 text"),
         ([*PARTS[:2], {"key": "k0"}], "passage 3: expected a key and offsets"),
     ],
 )
