@@ -259,10 +259,12 @@ def write_missing_parts(folder: Path) -> None:
         "gone.epub": "c1.xhtml",
         "gone.xlsx": "sheet3",
         "main.docx": "document.xml",
+        "main.xlsx": "xl/workbook.xml",
+        "gone.pptx": "slides/slide2",
     }
-    parts |= {"gone.pptx": "slides/slide2"}
     write_epub(folder / "gone.epub", "Book", ["<p>One", "<p>Two", "<p>Three"])
-    shutil.copy(folder / "whole.xlsx", folder / "gone.xlsx")
+    for name in ("gone", "main"):
+        shutil.copy(folder / "whole.xlsx", folder / f"{name}.xlsx")
     shutil.copy(folder / "strict.docx", folder / "main.docx")
     for file, part in parts.items():
         rewrite(folder / file, without(part))
@@ -377,6 +379,7 @@ LOST = (
     ),
     *("cut.eml: a text in base64 is cut", "odd.eml: a text has", "parts.eml: the boundary between"),
     *("main.docx: damaged: word/document.xml is missing", "torn.docx: damaged: word/document.xml"),
+    "main.xlsx: damaged: xl/workbook.xml",
 )
 DATES = {
     "2024-03-05 10:00:00 +0900": "2024-03-05T10:00:00+09:00",
@@ -435,7 +438,7 @@ def test_what_is_read_beside_the_texts(odd: Any) -> None:
     assert "tmp.md" not in str(engine.keys()) and "ignored/b.md" not in engine
     assert "torn.docx" not in engine
     lost = " ".join(said["unreadable"]["first"])
-    assert said["unreadable"]["count"] == 21
+    assert said["unreadable"]["count"] == 22
     assert [part for part in LOST if lost.count(part) != 1] == []
     for name in ("cut", "gone"):
         assert "sheet3" in engine[f"{name}.xlsx#sheet=kept"].metadata["unreadable"][0]

@@ -24,7 +24,7 @@ from searchengine.corpus.contents import Parts, Text, attempt, bad
 _OLE = bytes.fromhex("d0cf11e0")  # begins old files of Office and encrypted new ones
 _STRICT = re.compile(rb"http://purl\.oclc\.org/ooxml/(\w+)/")
 _RELATION = re.compile(rb"""<Relationship\b[^>]*?\bTarget=["']([^"']*)[^>]*>""")
-_MAIN = {"word/document.xml", "ppt/presentation.xml", "xl/workreader.wb.xml"}
+_MAIN = {"word/document.xml", "ppt/presentation.xml", "xl/workbook.xml"}
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _MARKUP = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"
 # Deleted text, the reading of a character, and the copy of a text box for old versions.
