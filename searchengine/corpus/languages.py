@@ -168,7 +168,7 @@ def _is_end(text: str, match: re.Match[str]) -> bool:
         return not following.islower()
     word = _BEFORE_WORD.split(text[max(0, match.start() - _BESIDE) : match.start()])[-1]
     initial = _INITIALS.fullmatch(word.casefold())
-    is_short = following and len(word) <= _SHORT
+    is_short = following and word.isalnum() and len(word) <= _SHORT
     return not (
         following.islower()
         or (is_short and (word.istitle() or word.isdecimal() or following.isdecimal()))

@@ -10,6 +10,7 @@ from searchengine.corpus.languages import sentence_ends
 SENTENCES = {
     "en": [
         "Mt. Everest and the univ. of Oslo are what Dr. Smith of the U.S. saw.",
+        "It is 65 °C.",
         "It was No. 5.",
     ],
     "de": [
