@@ -132,7 +132,7 @@ class State:
             held = {key: value for key, value in held.items() if value[1] != argument}
         elif name == "update" and argument.keys() <= held.keys():
             held |= {key: (held[key][0], n, held[key][2]) for key, n in argument.items()}
-        elif name == "mirror_added":  # its first commit, before that of what is gone
+        elif name == "mirror_added":  # its first commit adds, its second deletes
             return replace(self, files=self.files | argument)
         elif name == "mirror":
             return replace(self, files=argument)

@@ -53,7 +53,7 @@ except ModuleNotFoundError as error:
 
 faiss: Any = _faiss  # its type stubs describe the C++ side, not the Python methods laid over it
 
-# Beyond so many queries, faiss calls its BLAS, which is of 2021 and takes newer processors for old.
+# For more queries faiss calls its own BLAS, of 2021, which takes newer processors for old ones.
 faiss.cvar.distance_compute_blas_threshold = 1 << 30
 
 

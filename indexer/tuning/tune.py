@@ -121,8 +121,8 @@ def tune(
     every = [None] * len(segments)
     rows = [s.rows if o is None else o.size for s, o in zip(segments, live or every, strict=True)]
     if goal.k > sum(rows):
-        some = f"k must be at most the {sum(rows)} rows there are, got {goal.k}"
-        raise TuneError(f"{some}; lower k, or index more")
+        problem = f"k must be at most the {sum(rows)} rows there are, got {goal.k}"
+        raise TuneError(f"{problem}; lower k, or index more")
     report(f"exact search of {len(vectors)} queries over {sum(rows)} rows")
     exact = OperatingPoint(tuple(segments), tuple(searched or live or every), goal.k, None)
     tuner = _Tuner(exact, rows, vectors, goal, 0.998 if question_ms else (1 + goal.recall) / 2)

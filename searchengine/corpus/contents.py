@@ -278,8 +278,8 @@ class Columns:
 def named_records(records: Records, take: Take, columns: Columns, rows: bool = False) -> Records:
     """The records of a file under default names; the first must name the text.
 
-    `take` gets the error of a record that is none, or has ambiguous names. `rows`: all have all
-    fields, None where a value is missing; such metadata is left out.
+    `take` gets the error of one that is not an object, or has ambiguous names. `rows`: all have
+    all fields, None where a value is missing; such metadata is left out.
     """
     is_first = True
     for place, record in records:

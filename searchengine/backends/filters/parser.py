@@ -83,7 +83,7 @@ class Predicate(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Filters of which all hold, or (`either`) at least one."""
+    """Filters joined by `and`, or, if `either`, by `or`."""
 
     operands: tuple["Filter", ...]
     either: bool

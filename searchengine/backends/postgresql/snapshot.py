@@ -303,8 +303,7 @@ class PostgresSnapshot(Snapshot):
         holds, values = condition(where)
         holds = " AND ".join([holds, *["words @@ %s::tsquery"] * len(phrases)])
         join = " JOIN documents ON documents.id = document"
-        used = lexical.analyzer_of
-        asked = [_phrase_query(_storable(each), used(self.settings)) for each in phrases]
+        asked = [_phrase_query(_storable(each), self.settings) for each in phrases]
         return join, holds, (*values, *asked)
 
     # ----------------------------------------------------------------------------------- the rows
@@ -433,10 +432,10 @@ def _quoted(term: str) -> str:
     return "'{}'".format(term.replace("\\", "\\\\").replace("'", "''"))
 
 
-def _phrase_query(phrase: str, used: Analyzer) -> str:
+def _phrase_query(phrase: str, settings: Mapping[str, Any]) -> str:
     """The tsquery of documents that contain a phrase; "" if it has no words, which none do."""
     found = []
-    for order in used.orders:
+    for order in lexical.analyzer_of(settings).orders:
         place, before, written = 0, 0, ""
         for each in map(cutter(order), names(phrase)):
             for at, part in enumerate(each.asked, place + 1):

@@ -55,7 +55,7 @@ def read_eml(path: Path) -> Parts:
 
 
 def _text(part: Any, path: Path, lost: list[str]) -> str:
-    """The text that a reader sees of a part; `lost` takes what is damaged."""
+    """The text that a reader sees of a part; a sentence for each damage goes to `lost`."""
     kind, content = part.get_content_type(), b""
     if kind in _SHOWN and not part.is_attachment():
         content = part.get_payload(decode=True) or b""

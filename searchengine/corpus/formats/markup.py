@@ -122,10 +122,8 @@ def _chapters(path: Path, archive: zipfile.ZipFile) -> Parts:
     container = etree.fromstring(archive.read("META-INF/container.xml"))
     file = next((file.get("full-path", "") for file in container.iterfind(".//{*}rootfile")), "")
     package, folder = etree.fromstring(archive.read(file)), posixpath.dirname(file)
-    title, number = (
-        (package.findtext(".//{http://purl.org/dc/elements/1.1/}title") or "").strip(),
-        0,
-    )
+    title = (package.findtext(".//{http://purl.org/dc/elements/1.1/}title") or "").strip()
+    number = 0
 
     def chapter(name: str) -> Parts:
         for part in parse_bytes(archive.read(name), path):

@@ -7,7 +7,7 @@ import pytest
 
 from searchengine import SearchEngine
 
-COUNT, DIM = 1300, 80  # so many that pairs are passed over by a bound of their cosine
+COUNT, DIM = 1300, 80  # enough that a bound of their cosine skips pairs
 
 
 def clustered() -> np.ndarray:
