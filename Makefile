@@ -111,7 +111,7 @@ docs: .venv/docs  ## build the site in build/docs, without a network; warnings a
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs build/docs
 
 bench: setup  ## the figures of quality and training in docs/results.md, some six hours
-	for part in english languages mixed across; do \
+	for part in english kinds languages mixed across; do \
 		$(BIN)/python benchmarks/retrieval.py --part $$part || exit 1; done
 	for name in sts tuning train_speed simcse few_shot long_documents; do \
 		$(BIN)/python benchmarks/$$name.py || exit 1; done

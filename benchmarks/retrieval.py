@@ -1,6 +1,7 @@
-"""nDCG@10 by vectors, by words and by both: English sets, other languages, several languages.
+"""nDCG@10 by vectors, by words and by both: English sets, kinds of text, languages.
 
     python benchmarks/retrieval.py                      # SciFact, NFCorpus and Cranfield
+    python benchmarks/retrieval.py --part kinds         # captions, halves of abstracts, functions
     python benchmarks/retrieval.py --part languages     # XQuAD, by both encoders
     python benchmarks/retrieval.py --part mixed         # three languages in one collection
     python benchmarks/retrieval.py --part across        # questions in another language
@@ -8,9 +9,11 @@
 Every row is one of `searchengine evaluate retrieval` on test questions, with its 95 % interval and
 its p-value against exact search. The English sets are whole documents by all-MiniLM-L6-v2: exact
 search, prefixes with a shortlist, the collection as it is configured, BM25 alone, both fused, and a
-prefix that is not rotated. The other parts are collections as `index` makes them, with 240 passages
-and 1,190 questions a language. Ten minutes a part on two cores, most of them to encode; `--built
-DIR` keeps the collections for the next time.
+prefix that is not rotated. The other parts are collections as `index` makes them: 3,000 captions
+that are asked for by another of the same picture, second halves of 8,000 abstracts by the first,
+and 6,000 functions of Python's standard library by the first line of their docstring; and 240
+passages with 1,190 questions a language. Some minutes a part on two cores, most of them to encode;
+`--built DIR` keeps the collections for the next time.
 
 Published nDCG@10 of all-MiniLM-L6-v2: 0.645 and 0.316 (MTEB results repository, commit f4cc6c8). Of
 BM25: 0.665 and 0.325 with title and text as fields of their own (BEIR, Thakur et al. 2021), 0.679
@@ -18,10 +21,14 @@ and 0.322 as one (Pyserini), both with stems, k1 = 0.9 and b = 0.4. Ours has ste
 b = 0.75, and counts words of titles twice.
 """
 
+import ast
 import gzip
 import json
+import random
+import sysconfig
 import tempfile
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -48,6 +55,61 @@ def english(data: Path, built: Path) -> Iterator[tuple[str, Rows]]:
             folder, built / f"{name}-bare", "--passages", "0", "--set", "rotation=identity"
         )
         yield f"{name}, not rotated", evaluated(bare, folder, "--prefixes", "64")
+
+
+def kinds(data: Path, built: Path) -> Iterator[tuple[str, Rows]]:
+    """Texts of other kinds, each the one answer to a question that is drawn from its source."""
+    sources = {
+        "captions": (captions(data), 3000),
+        "abstracts": (halves(data), 8000),
+        "functions": (functions(), 6000),
+    }
+    for name, (pairs, count) in sources.items():
+        folder = built / "texts" / name
+        by_question = {question: answer for question, answer in pairs if question and answer}
+        write_pairs(random.Random(0).sample([*by_question.items()], count), folder)
+        yield name, evaluated(index(folder, built / name), folder, *USUAL)
+
+
+def captions(data: Path) -> Iterator[tuple[str, str]]:
+    """Two captions of each picture."""
+    with gzip.open(data / "text/multi30k_captions_train.jsonl.gz", "rt", encoding="utf-8") as lines:
+        for line in lines:
+            asked, found, *_ = json.loads(line)["captions"]
+            yield asked, found
+
+
+def halves(data: Path) -> Iterator[tuple[str, str]]:
+    """The words of an abstract, the first half and the second."""
+    with gzip.open(data / "text/papers_title_abstract.jsonl.gz", "rt", encoding="utf-8") as lines:
+        for line in lines:
+            words = json.loads(line)["text"].split()
+            yield " ".join(words[: len(words) // 2]), " ".join(words[len(words) // 2 :])
+
+
+def functions() -> Iterator[tuple[str, str]]:
+    """The first line of each docstring of the standard library, and its function without it."""
+    for path in sorted(Path(sysconfig.get_path("stdlib")).rglob("*.py")):
+        if not {"site-packages", "test", "tests"}.isdisjoint(path.parts):
+            continue
+        with warnings.catch_warnings(action="ignore"):
+            tree = ast.parse(path.read_bytes())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef) and (said := ast.get_docstring(node)):
+                node.body = node.body[1:] or [ast.Pass()]
+                yield said.split("\n")[0], ast.unparse(node)
+
+
+def write_pairs(pairs: Sequence[tuple[str, str]], folder: Path) -> None:
+    """Write questions and answers as a BEIR folder: the key of both is their place."""
+    (folder / "qrels").mkdir(parents=True, exist_ok=True)
+    for name, texts in zip(("queries", "corpus"), zip(*pairs, strict=True), strict=True):
+        rows = [json.dumps({"_id": f"{i}", "text": text}) for i, text in enumerate(texts)]
+        (folder / f"{name}.jsonl").write_text("\n".join(rows) + "\n")
+    judged = [f"{i}\t{i}\t1" for i in range(len(pairs))]
+    (folder / "qrels" / "test.tsv").write_text(
+        "\n".join(["query\tdocument\tgrade", *judged]) + "\n"
+    )
 
 
 def languages(data: Path, built: Path) -> Iterator[tuple[str, Rows]]:
@@ -81,7 +143,7 @@ def across(data: Path, built: Path) -> Iterator[tuple[str, Rows]]:
 
 
 PARTS: dict[str, Callable[[Path, Path], Iterator[tuple[str, Rows]]]] = {
-    part.__name__: part for part in (english, languages, mixed, across)
+    part.__name__: part for part in (english, kinds, languages, mixed, across)
 }
 
 
