@@ -42,6 +42,13 @@ from searchengine.indexer.errors import SegmentError, VectorError
 from searchengine.indexer.native.hnsw import build_graph
 from searchengine.indexer.native.library import chosen_level, faiss
 from searchengine.indexer.search.cascade import CoarseIndex, Parts, open_coarse
+from searchengine.indexer.search.postings import (
+    Moved,
+    Postings,
+    WriteWords,
+    moved,
+    write_postings,
+)
 from searchengine.indexer.storage.files import (
     COARSE,
     DTYPES,
@@ -65,13 +72,6 @@ from searchengine.indexer.storage.vectors import (
     shared,
     write_passages,
     write_vectors,
-)
-from searchengine.indexer.storage.words_file import (
-    Moved,
-    Postings,
-    WriteWords,
-    moved,
-    write_postings,
 )
 
 _WRITTEN = 1 << 20  # bytes passed to Python at a time

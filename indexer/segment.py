@@ -38,6 +38,7 @@ from searchengine.indexer.building import (
 from searchengine.indexer.config import Device, RotationKind, SegmentConfig
 from searchengine.indexer.errors import SegmentConfigError, SegmentError, VectorError
 from searchengine.indexer.search.cascade import Parts
+from searchengine.indexer.search.postings import Postings, WriteWords
 from searchengine.indexer.search.scoring import Allowed, SearchResult, rerank, restriction
 from searchengine.indexer.storage.files import (
     MANIFEST,
@@ -55,7 +56,6 @@ from searchengine.indexer.storage.vectors import (
     as_floats,
     pca,
 )
-from searchengine.indexer.storage.words_file import Postings, WriteWords
 
 __all__ = ["Segment", "SegmentConfig"]
 
@@ -104,7 +104,7 @@ class Segment:
                 one takes as long as a commit of few rows.
             provenance: text pairs kept in the manifest, e.g. the encoder's fingerprint.
             progress: called with the step, the rows just done and the total.
-            words: writes the words file (indexer.storage.words_file), if there is to be one.
+            words: writes the words file (indexer.search.postings), if there is to be one.
             passages: returns the passage of each row (indexer.storage.vectors), if the
                 segment is to tell them; called when the vectors are written.
 

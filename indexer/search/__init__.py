@@ -1,1 +1,1 @@
-"""Segments searched: the cascade, scores at full width, words."""
+"""Segments searched: the cascade, scores at full width, postings."""

@@ -24,6 +24,7 @@ from searchengine.indexer.config import Device, RotationKind, Structure
 from searchengine.indexer.errors import SegmentError, shortened
 from searchengine.indexer.native.hnsw import NativeGraph, NodeFilter, Nodes, Words
 from searchengine.indexer.native.library import chosen_level, faiss, native_threads
+from searchengine.indexer.search.postings import Postings
 from searchengine.indexer.search.scoring import (
     Allowed,
     NativeRows,
@@ -45,7 +46,6 @@ from searchengine.indexer.storage.files import (
     Manifest,
 )
 from searchengine.indexer.storage.vectors import Prefixes, VectorFile, load_rotation, open_passages
-from searchengine.indexer.storage.words_file import Postings
 from searchengine.indexer.threads import slices
 
 MIN_EF_SEARCH = 32

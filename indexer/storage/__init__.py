@@ -1,1 +1,1 @@
-"""The files of a segment: manifest, vectors, words; checksums and syncs."""
+"""The files of a segment: manifest and vectors; checksums and syncs."""

@@ -26,8 +26,7 @@ from searchengine.corpus.analyzer import Analyzer, Cut, Tokenizer, cutter, names
 from searchengine.corpus.languages import UNSPACED_OR_KOREAN
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Doubles
-from searchengine.indexer.search.bm25 import MOST_TERMS, weight
-from searchengine.indexer.storage.words_file import K1, Counted
+from searchengine.indexer.search.postings import K1, MOST_TERMS, Counted, weight
 
 TITLE_WEIGHT = 2.0
 """How much more a word of the title counts than one of the text; see docs/searching.md."""

@@ -16,21 +16,21 @@ from safetensors.numpy import load_file
 
 from searchengine.indexer.errors import SegmentError
 from searchengine.indexer.native import library
-from searchengine.indexer.search.bm25 import United, Words
-from searchengine.indexer.search.scoring import Allowed
-from searchengine.indexer.segment import Segment, SegmentConfig
-from searchengine.indexer.storage.files import WORDS
-from searchengine.indexer.storage.words_file import (
+from searchengine.indexer.search.postings import (
     ARRAYS,
     K1,
     WINDOW,
     B,
     Counted,
     Postings,
+    Words,
     WriteWords,
     moved,
     write_postings,
 )
+from searchengine.indexer.search.scoring import Allowed
+from searchengine.indexer.segment import Segment, SegmentConfig
+from searchengine.indexer.storage.files import WORDS
 
 Texts = list[dict[bytes, float]]
 """The documents, each with its terms and how often it has them."""
@@ -141,7 +141,7 @@ def test_the_best_are_those_of_plain_sums(
             having = [i for i, text in enumerate(texts) if occurs(text, key)]
             assert (words.find((key[0],), key[1]) == -1) == (not having)
             assert words.count(words.find((key[0],), key[1])) == len(having)
-            if isinstance(united := words.find((key[0],), key[1]), United):
+            if not isinstance(united := words.find((key[0],), key[1]), int):
                 assert united.documents.tolist() == having
                 assert united.counts.tolist() == [occurs(texts[i], key) for i in having]
             deleted = Words(postings, live)

@@ -7,7 +7,7 @@ namespace kernel {
 
 constexpr int64_t kWindow = 1 << 13; // documents of a window: their sums stay in the first cache
 
-// The postings of a segment, in place: see indexer/storage/words_file.py. Postings of a term are in
+// The postings of a segment, in place: see indexer/search/postings.py. Postings of a term are in
 // entries, one for each window that has any, with documents rising.
 struct Postings {
     int64_t documents;
@@ -23,7 +23,7 @@ struct Postings {
     const int64_t* rows;          // (documents) the row of each document, rising
 };
 
-// The postings of several terms as one: see indexer/search/bm25.py. Entries as those of a term.
+// The postings of several terms as one: see indexer/search/postings.py. Entries as those of a term.
 struct United {
     int64_t entries;
     const int64_t* entry_starts;  // (entries + 1)

@@ -29,16 +29,16 @@ from searchengine.corpus.analyzer import (
 )
 from searchengine.corpus.languages import UNSPACED_OR_KOREAN
 from searchengine.indexer.arrays import Doubles, Floats, RowNumbers
-from searchengine.indexer.search.bm25 import Words
-from searchengine.indexer.search.scoring import Allowed
-from searchengine.indexer.segment import Segment
-from searchengine.indexer.storage.words_file import (
+from searchengine.indexer.search.postings import (
     Moved,
     Postings,
+    Words,
     WriteWords,
     moved,
     write_postings,
 )
+from searchengine.indexer.search.scoring import Allowed
+from searchengine.indexer.segment import Segment
 
 Read = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
 TIED = 10_000

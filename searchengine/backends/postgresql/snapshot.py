@@ -47,9 +47,9 @@ from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionError
 from searchengine.indexer.arrays import Floats, unit_rows
 from searchengine.indexer.config import ALL_ROWS, FLAT_BELOW, SegmentConfig
+from searchengine.indexer.search.postings import K1, B
 from searchengine.indexer.search.scoring import SearchResult
 from searchengine.indexer.storage.vectors import prefixes
-from searchengine.indexer.storage.words_file import K1, B
 
 VERSION = 6
 """That of the tables."""
