@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.model.tokens import FEW, Ids, TokenIds, Tokenization
 from searchengine.trainer.native import library, weights
+from searchengine.trainer.runtimes.native_runtime import encode
 
 LENGTHS = (1, 2, 3, 5, 16, 47, 48, 63, 64, 65, 130)
 WIDTH, HEADS, INNER, TOKENS = 96, 2, 208, 50
@@ -51,11 +52,10 @@ def vectors(
     level: int = 0,
     bits: int | None = None,
 ) -> bytes:
-    network = weights.network(
-        arrays, 2, HEADS, 1e-12, library.digit_bits() if bits is None else bits
-    )
+    bits = library.digit_bits() if bits is None else bits
+    network = weights.network(arrays, 2, HEADS, 1e-12, bits)
     lengths = np.array([len(text) for text in texts], np.int32)
-    pooled = library.encode(network, np.concatenate(texts), lengths, 2, level, maxima=True)
+    pooled = encode(network, np.concatenate(texts), lengths, 2, level, maxima=True)
     assert all(np.isfinite(rows).all() for rows in pooled)
     return b"".join(rows.tobytes() for rows in pooled)
 

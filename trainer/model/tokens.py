@@ -5,6 +5,7 @@ Also the description of a model without its weights: most of it is the tokenizer
 
 import ctypes
 import json
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from searchengine.trainer.errors import ModelError, first_line
-from searchengine.trainer.native.library import CWordPiece, load, threads
+from searchengine.trainer.native.library import CWordPiece, load
 
 Ids = NDArray[np.int32]  # (n,)
 Spans = NDArray[np.int32]
@@ -43,6 +44,11 @@ def normalised(tokenizer: Tokenizer) -> str:
     state = json.loads(tokenizer.to_str())
     state["padding"] = state["truncation"] = None
     return json.dumps(state, sort_keys=True, ensure_ascii=False)
+
+
+def threads() -> int:
+    """The number of processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def check_texts(texts: Sequence[str]) -> None:

@@ -1,13 +1,9 @@
 """Loading the compiled encoder, with the types of what it is given; see source/network.h."""
 
 import ctypes
-import os
 from functools import cache
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 LIBRARY = Path(__file__).with_name("kernel.so")
 # The levels that add two products of bytes in 16 bits, and their bits of a digit without its sign.
@@ -105,34 +101,3 @@ def kernel() -> str:
 def digit_bits(level: int = 0) -> int:
     """Bits of a digit without its sign, at most, at one of `levels`."""
     return NARROW.get(levels()[level], WIDE)
-
-
-def threads() -> int:
-    """The number of processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def encode(
-    network: CNetwork,
-    tokens: NDArray[np.int32],
-    lengths: NDArray[np.int32],
-    threads: int,
-    level: int = 0,
-    maxima: bool = False,
-) -> tuple[NDArray[np.float32], ...]:
-    """The first token's vector of each text, the means and, if asked for, the maxima of all tokens.
-
-    (B, width) float32 each. tokens: of all texts, one behind another; each must be one of the
-    network's. lengths: (B,), at least 1 and at most the network's positions. Raises MemoryError,
-    and ValueError for digits that the level does not compute with.
-    """
-    pooled = tuple(np.empty((len(lengths), network.width), np.float32) for _ in range(2 + maxima))
-    tokens, lengths = np.ascontiguousarray(tokens), np.ascontiguousarray(lengths)
-    places = [rows.ctypes.data for rows in pooled]
-    texts = CTexts(tokens.ctypes.data, lengths.ctypes.data, len(lengths), *places)
-    problem = load().encoder_run(level, ctypes.byref(network), ctypes.byref(texts), threads)
-    if problem == 2:
-        raise ValueError(f"{levels()[level]} does not compute with digits of {network.bits} bits")
-    if problem:
-        raise MemoryError("not enough memory for the texts of a batch")
-    return pooled

@@ -5,6 +5,7 @@ each matrix has in sample texts say which of its channels are large, and how its
 rounded: see native.weights. The vectors of the same texts say what rounding costs.
 """
 
+import ctypes
 import hashlib
 import json
 import logging
@@ -25,9 +26,9 @@ from searchengine.trainer.errors import ModelError
 from searchengine.trainer.files import Tensors, aligned, user_cache, write_at_once
 from searchengine.trainer.model.bert import EMBEDDINGS, Bert
 from searchengine.trainer.model.head import TANH, Head
-from searchengine.trainer.model.tokens import Ids, TokenIds, Vectors
+from searchengine.trainer.model.tokens import Ids, TokenIds, Vectors, threads
 from searchengine.trainer.native import weights
-from searchengine.trainer.native.library import digit_bits, encode, levels, threads
+from searchengine.trainer.native.library import CNetwork, CTexts, digit_bits, levels, load
 from searchengine.trainer.native.weights import LANES, Arrays, quantize_linear, quantize_words
 from searchengine.trainer.runtimes.runtime_config import INT8, RuntimeKind
 from searchengine.trainer.sources.source import Source
@@ -90,6 +91,32 @@ class NativeRuntime:
         pooled = dict(zip(("cls", "mean", "max"), found, strict=False))
         vectors = np.concatenate([pooled[mode] for mode in self._bert.pooling], axis=1)
         return apply_head(self._bert.head, vectors)
+
+
+def encode(
+    network: CNetwork,
+    tokens: NDArray[np.int32],
+    lengths: NDArray[np.int32],
+    threads: int,
+    level: int = 0,
+    maxima: bool = False,
+) -> tuple[NDArray[np.float32], ...]:
+    """The first token's vector of each text, the means and, if asked for, the maxima of all tokens.
+
+    (B, width) float32 each. tokens: of all texts, one behind another; each must be one of the
+    network's. lengths: (B,), at least 1 and at most the network's positions. Raises MemoryError,
+    and ValueError for digits that the level does not compute with.
+    """
+    pooled = tuple(np.empty((len(lengths), network.width), np.float32) for _ in range(2 + maxima))
+    tokens, lengths = np.ascontiguousarray(tokens), np.ascontiguousarray(lengths)
+    places = [rows.ctypes.data for rows in pooled]
+    texts = CTexts(tokens.ctypes.data, lengths.ctypes.data, len(lengths), *places)
+    problem = load().encoder_run(level, ctypes.byref(network), ctypes.byref(texts), threads)
+    if problem == 2:
+        raise ValueError(f"{levels()[level]} does not compute with digits of {network.bits} bits")
+    if problem:
+        raise MemoryError("not enough memory for the texts of a batch")
+    return pooled
 
 
 def obstacle(bert: Bert, kept: "Kept") -> str:
