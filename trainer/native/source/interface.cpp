@@ -1,4 +1,4 @@
-// The functions that trainer/native/library.py calls.
+// The functions that trainer/native/library.py loads.
 #include <vector>
 
 #if defined(__linux__)
