@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
-from typing import Any
 
-import pytest
 from conftest import WordLengths
 from scenarios import document
 
@@ -59,24 +57,3 @@ def writer(path: Path, folder: Path) -> Iterator[None]:
         stop.touch()
         _, status = os.waitpid(number, 0)
     assert status == 0
-
-
-def during(
-    monkeypatch: pytest.MonkeyPatch,
-    owner: object,
-    step: str,
-    act: Callable[[], object],
-    when: int = 1,
-) -> None:
-    """Call `act` before the n-th call of a method, or of a function of a module."""
-    original = getattr(owner, step)
-    calls = 0
-
-    def stepped(self: Any, *arguments: Any, **options: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == when:
-            act()
-        return original(self, *arguments, **options)
-
-    monkeypatch.setattr(owner, step, stepped)

@@ -150,19 +150,44 @@ class Numbers:
         return np.array([[float(v) for v in t.split()] for t in texts], dtype=np.float32)
 
 
-def disk_full_at(monkeypatch: pytest.MonkeyPatch, call: int) -> Callable[[], int]:
-    """The n-th sync from now on fails, as a full disk makes it fail; returns a count of them."""
-    real, calls = os.fsync, 0
+def during(
+    monkeypatch: pytest.MonkeyPatch,
+    owner: object,
+    step: str,
+    act: Callable[[], object],
+    when: int = 1,
+) -> Callable[[], int]:
+    """Call `act` before the n-th call from now on of a method, or of a function of a module.
 
-    def fsync(descriptor: int) -> None:
+    Returns a count of the calls.
+    """
+    original = getattr(owner, step)
+    calls = 0
+
+    def stepped(*arguments: Any, **options: Any) -> Any:
         nonlocal calls
         calls += 1
-        if calls == call:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        real(descriptor)
+        if calls == when:
+            act()
+        return original(*arguments, **options)
 
-    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(owner, step, stepped)
     return lambda: calls
+
+
+def interrupt() -> None:
+    """Stop, as Ctrl-C stops."""
+    raise KeyboardInterrupt
+
+
+def fill_disk() -> None:
+    """Fail, as a full disk makes a call fail."""
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def disk_full_at(monkeypatch: pytest.MonkeyPatch, call: int) -> Callable[[], int]:
+    """The n-th sync from now on fails; returns a count of them."""
+    return during(monkeypatch, os, "fsync", fill_disk, call)
 
 
 @pytest.fixture

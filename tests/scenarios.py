@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import WordLengths
+from conftest import WordLengths, during, interrupt
 
 from searchengine import Document, SearchEngine
 from searchengine.upkeep.reindex import FolderPlace
@@ -75,10 +75,6 @@ def strays(path: Path) -> list[str]:
 
 def leave_pending(engine: SearchEngine, encoder: Any) -> None:
     """Reindex by another encoder, and leave the swap to the next reindex."""
-
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(FolderPlace, "replace_by", interrupted)
+        during(patch, FolderPlace, "replace_by", interrupt)
         engine.reindex(encoder)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import postgres_server
 import pytest
-from conftest import WordLengths, stored_states
+from conftest import WordLengths, during, stored_states
 from postgres_server import new_cluster_url, new_url, plan
 
 from searchengine import Document, SearchEngine
@@ -465,19 +465,13 @@ def test_what_is_written_during_a_transaction_is_not_overwritten(
     """Another writer commits after a transaction has read what is stored."""
     stored = entries(3)
     engine.collection.upsert(stored)
-    check, work = collections.check_made_by, [lambda: engine.update({"k0": {"seen": True}})]
-
-    def interrupted(*arguments: Any) -> Any:
-        if work:
-            work.pop()()
-        return check(*arguments)
-
-    monkeypatch.setattr(collections, "check_made_by", interrupted)
+    step = collections, "check_made_by"
+    during(monkeypatch, *step, lambda: engine.update({"k0": {"seen": True}}))
     changed = replace(stored[0], document=replace(stored[0].document, title="new"))
     with pytest.raises(Changed):
         engine.collection.upsert([changed], stored_states(engine, ["k0"]))
     assert engine["k0"].metadata == {"n": 0, "seen": True}
-    work.append(lambda: engine.delete(["k1"]))
+    during(monkeypatch, *step, lambda: engine.delete(["k1"]))
     engine.collection.upsert([stored[1]])  # begins again, and adds it
     assert len(engine) == 3 and len(engine.search(units(3)[1], 3)) == 3
 

@@ -1,12 +1,12 @@
 """Another encoder for a collection on a server: into tables beside, which take its place."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
 import pytest
-from conftest import Remainders, WordLengths, stored_states
+from conftest import Remainders, WordLengths, during, interrupt, stored_states
 from postgres_server import new_url
 
 from searchengine import SearchEngine
@@ -31,18 +31,6 @@ def engine(url: str) -> Iterator[SearchEngine]:
         yield engine
 
 
-def before(patch: pytest.MonkeyPatch, owner: Any, name: str, work: Callable[[], object]) -> None:
-    """Do something once, before a function is called."""
-    called, works = getattr(owner, name), [work]
-
-    def first(*arguments: Any, **options: Any) -> Any:
-        if works:
-            works.pop()()
-        return called(*arguments, **options)
-
-    patch.setattr(owner, name, first)
-
-
 def execute(engine: SearchEngine, sql: str) -> list[Any]:
     collection: Any = engine.collection
     with collection._connections.borrow() as connection:
@@ -63,7 +51,7 @@ def test_what_others_change_meanwhile_is_included(
             other.update({"k3": {"n": None}, "k1": {"late": 1}})
             other.delete(["k4"])
 
-        before(monkeypatch, PostgresCollection, "replace_by", change)
+        during(monkeypatch, PostgresCollection, "replace_by", change)
         engine.reindex(Remainders())
         with pytest.raises(EncoderMismatch):
             other.search("bb")
@@ -84,12 +72,9 @@ def test_what_others_change_meanwhile_is_included(
 def test_an_interrupted_one_goes_on_or_is_dropped(
     engine: SearchEngine, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stop() -> None:
-        raise KeyboardInterrupt
-
     for discard in (True, False):
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            before(patch, PostgresCollection, "configure", stop)
+            during(patch, PostgresCollection, "configure", interrupt)
             engine.reindex(Remainders())
         engine.refresh()
         assert engine.search("bb", 1) and engine.collection.settings["encoder"]["dim"] == 16
@@ -110,7 +95,7 @@ def test_a_reader_keeps_its_commit(
         ids = snapshot.ids_after(-1, None, 99)
         thread = threading.Thread(target=engine.reindex, args=(Remainders(8),))
         swapping = threading.Event()
-        before(monkeypatch, PostgresCollection, "configure", swapping.set)
+        during(monkeypatch, PostgresCollection, "configure", swapping.set)
         thread.start()
         assert swapping.wait(DEADLINE)
         with pytest.raises(CollectionBusy, match="reindexed by another process"):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import WordLengths
+from conftest import WordLengths, during
 
 from searchengine import SearchEngine
 from searchengine.backends.filters.parser import moment
@@ -135,17 +135,12 @@ def test_a_backup_is_of_one_commit(
     engine: SearchEngine, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with SearchEngine.open(path, WordLengths()) as other:
-        real, calls = os.link, 0
 
-        def link(*arguments: Any) -> None:
-            nonlocal calls
-            calls += 1
-            if calls == 2:  # another writer replaces all segments, and clears the old away
-                other.optimize()
-                other.update({"threes": {"year": 1}})
-            real(*arguments)
+        def write() -> None:  # replaces all segments, and clears the old away
+            other.optimize()
+            other.update({"threes": {"year": 1}})
 
-        monkeypatch.setattr(os, "link", link)
+        during(monkeypatch, os, "link", write, 2)
         engine.backup(tmp_path / "copy")
         with SearchEngine.open(tmp_path / "copy", WordLengths()) as restored:
             restored.verify()

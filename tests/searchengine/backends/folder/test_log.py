@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from concurrent_writers import child
-from conftest import WordLengths
+from conftest import WordLengths, during
 from scenarios import document
 
 from searchengine import SearchEngine
@@ -78,22 +78,18 @@ def test_the_log_is_bounded_beside_readers_that_refresh(path: Path) -> None:
 
 def test_nobody_writes_while_the_log_is_folded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SQLite before 3.51.3 can lose commits if its log begins again while it is folded."""
-    fold = database.Database._fold
-    folded = []
 
-    def during(self: database.Database) -> bool:
+    def check() -> None:
         with (
             closing(sqlite3.connect(path / "documents.db", timeout=0)) as other,
             pytest.raises(sqlite3.OperationalError, match="locked"),
         ):
             other.execute("BEGIN IMMEDIATE")
-        folded.append(fold(self))
-        return folded[-1]
 
-    monkeypatch.setattr(database.Database, "_fold", during)
+    folded = during(monkeypatch, database.Database, "_fold", check)
     with SearchEngine.open(path, WordLengths()) as engine:
         grow(engine, path, units=4)
         engine.optimize()
         with engine.collection.open_store() as store:
             assert store.read("PRAGMA wal_autocheckpoint") == [(0,)]
-    assert folded
+    assert folded()

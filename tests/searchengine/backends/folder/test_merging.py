@@ -1,6 +1,5 @@
 """Merges, each a transaction: what others see and do meanwhile, where they fail and are killed."""
 
-import errno
 import logging
 import os
 import signal
@@ -10,8 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from concurrent_writers import during
-from conftest import WordLengths
+from conftest import WordLengths, during, fill_disk
 from faults import in_child
 from scenarios import answers_as_brute_force, document, stored, strays
 
@@ -127,11 +125,8 @@ def test_a_full_disk_leaves_a_merge_to_the_next_change(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
-        patch.setattr(Segment, "merge", full)
+        during(patch, Segment, "merge", fill_disk)
         engine.add([document(15)])
     assert "segments were not merged" in caplog.text and "No space left" in caplog.text
     assert engine.stats().segments == 4

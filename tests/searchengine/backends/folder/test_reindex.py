@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from concurrent_writers import during
-from conftest import WordLengths
+from conftest import WordLengths, during
 from cut_documents import Words
 from faults import in_child
 from scenarios import document, leave_pending, stored, strays

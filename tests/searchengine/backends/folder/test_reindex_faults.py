@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from conftest import WordLengths
+from conftest import WordLengths, during, interrupt
 from scenarios import document, leave_pending
 
 from searchengine import SearchEngine
@@ -41,16 +40,10 @@ def engine(tmp_path: Path) -> Iterator[SearchEngine]:
 def test_after_an_interruption_behind_the_commit_the_engine_goes_on(
     engine: SearchEngine, monkeypatch: pytest.MonkeyPatch, owner: type, step: str
 ) -> None:
-    replace_by = FolderPlace.replace_by
+    def swapping() -> None:
+        during(monkeypatch, owner, step, interrupt)
 
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    def swapped(*arguments: Any) -> None:
-        monkeypatch.setattr(owner, step, interrupted)
-        replace_by(*arguments)
-
-    monkeypatch.setattr(FolderPlace, "replace_by", swapped)
+    during(monkeypatch, FolderPlace, "replace_by", swapping)
     with pytest.raises(KeyboardInterrupt):
         engine.reindex(other())
     monkeypatch.undo()

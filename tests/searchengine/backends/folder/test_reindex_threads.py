@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from concurrent_writers import during
-from conftest import Remainders, WordLengths
+from conftest import Remainders, WordLengths, during
 from cut_documents import Words
 from scenarios import document
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from clean_process import clean
-from conftest import REPOSITORY, WordLengths
+from conftest import REPOSITORY, WordLengths, during
 from faults import in_child
 
 from searchengine import Document, SearchEngine
@@ -431,17 +431,8 @@ def test_connections_of_one_snapshot_show_one_commit(path: Path) -> None:
     """They are begun one after the other: those that a commit came between are let go of."""
     from searchengine.backends.folder import database as module
 
-    begin = module._begin_reading
-    calls: list[int] = []
-
-    def slowly(connection: Any) -> object:
-        calls.append(1)
-        if len(calls) == 2:
-            _add(path, 40, 50)
-        return begin(connection)
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_begin_reading", slowly)
+        during(patch, module, "_begin_reading", lambda: _add(path, 40, 50), 2)
         with Store(path / "documents.db", readers=4) as store:
             store.hold()
             counts = {store.counts()[0] for _ in range(10)}
