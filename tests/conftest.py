@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from searchengine import SearchEngine
     from searchengine.backends.contract import Known
+    from searchengine.indexer.threads import ThreadBudget
 
 # Collecting imports and makes millions of objects that stay: no search for garbage among them.
 gc.disable()
@@ -86,6 +87,16 @@ def use_small_grid(patch: pytest.MonkeyPatch) -> None:
 def small_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tunings of this process try few configs."""
     use_small_grid(monkeypatch)
+
+
+@pytest.fixture
+def thread_budget() -> Iterator["ThreadBudget"]:
+    """The threads of this process; the limit that a test sets ends with it."""
+    from searchengine.indexer.threads import threads
+
+    before = threads.limit
+    yield threads
+    threads.limit = before
 
 
 class WordLengths(TextEncoder):

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from native_cases import Case, clustered, small_segment, work
 
-import searchengine.indexer.threads
 from searchengine.indexer.errors import SegmentError
 from searchengine.indexer.native import library
 from searchengine.indexer.native.hnsw import NativeGraph, NodeFilter
 from searchengine.indexer.search.cascade import NativeCascade
 from searchengine.indexer.search.scoring import Allowed
 from searchengine.indexer.segment import Segment
+from searchengine.indexer.threads import ThreadBudget
 
 LEVELS = library.levels()
 
@@ -219,14 +219,12 @@ def test_a_walk_under_a_filter_leaves_nothing_to_the_next_one(large: Case) -> No
     np.testing.assert_array_equal(graph.search(QUERIES, 10, 20, 40)[0], first)
 
 
-def test_threads_slices_and_orders_change_nothing(
-    large: Case, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_slices_and_orders_change_nothing(large: Case, thread_budget: ThreadBudget) -> None:
     graph = large.graph()
     alone = [graph.search(query[None], 10, 30, 40) for query in QUERIES]
     rng = np.random.default_rng(0)
     for limit in (1, 2, 5):
-        monkeypatch.setattr(searchengine.indexer.threads.threads, "limit", limit)
+        thread_budget.limit = limit
         for order in (None, rng.permutation(len(QUERIES))):
             rows, scores, short = graph.search(QUERIES, 10, 30, 40, None, order)
             assert not short

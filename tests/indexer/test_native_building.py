@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from native_cases import Case, clustered, work
 
-import searchengine.indexer.native.hnsw
-import searchengine.indexer.threads
 from searchengine.indexer.arrays import prefix, unit_rows
 from searchengine.indexer.native import library
 from searchengine.indexer.native.library import KERNEL, faiss
+from searchengine.indexer.threads import ThreadBudget
 
 pytestmark = pytest.mark.skipif(not library.levels(), reason="no compiled kernel")
 
@@ -103,11 +102,11 @@ def test_every_node_is_reached_and_no_link_is_wrong(
 
 @pytest.mark.parametrize("level", library.levels()[1:])
 def test_all_instruction_sets_and_any_threads_make_the_same_links(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, thread_budget: ThreadBudget, level: str
 ) -> None:
-    monkeypatch.setattr(searchengine.indexer.threads.threads, "limit", 3)
+    thread_budget.limit = 3
     best = made_by("native", monkeypatch, tmp_path / "best")
-    monkeypatch.setattr(searchengine.indexer.threads.threads, "limit", 1)
+    thread_budget.limit = 1
     other = made_by(level, monkeypatch, tmp_path / "other")
     np.testing.assert_array_equal(links_of(best), links_of(other))
 

@@ -1,6 +1,5 @@
 """Scans and reranking by the compiled kernel, against numpy."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -12,11 +11,10 @@ from hypothesis import strategies as st
 
 from searchengine.indexer.config import Storage
 from searchengine.indexer.native import library
-from searchengine.indexer.search import scoring
 from searchengine.indexer.search.scoring import NativeRows
 from searchengine.indexer.segment import Segment, SegmentConfig
 from searchengine.indexer.storage.vectors import VectorFile
-from searchengine.indexer.threads import threads
+from searchengine.indexer.threads import ThreadBudget
 
 LEVELS = library.levels()
 
@@ -54,16 +52,26 @@ def best(scores: np.ndarray, allowed: np.ndarray, k: int) -> tuple[np.ndarray, n
     return rows, values
 
 
-@pytest.fixture(autouse=True)
-def small_passes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Several passes, each by several threads."""
-    monkeypatch.setattr(scoring, "_MIN_BLOCK", 7)
-    monkeypatch.setattr(scoring, "_MIN_SCORED", 7)
-    monkeypatch.setattr(scoring, "_MAX_BLOCK", 90)
-    monkeypatch.setattr(scoring, "_THREAD_BYTES", 64)
-    before, threads.limit = threads.limit, 3
-    yield
-    threads.limit = before
+def check(
+    rows: np.ndarray, queries: np.ndarray, level: int, k: int, mask: np.ndarray, size: int
+) -> None:
+    """Compare scans for k rows, and k of `size` candidates, with those of numpy."""
+    scores, allowed = queries @ rows.astype("float32").T, np.flatnonzero(mask)
+    count, scanned, rng = len(rows), native(rows, level), np.random.default_rng(0)
+    for found, wanted in (
+        (scanned.best(queries, k), np.arange(count)),
+        (scanned.best(queries, k, rows=allowed), allowed),
+        (scanned.best(queries, k, mask=mask), allowed),
+    ):
+        for one, other in zip(found, best(scores, wanted, k), strict=True):
+            np.testing.assert_array_equal(one, other)
+    candidates = np.array([rng.permutation(count)[:size] for _ in queries])
+    candidates[rng.random(candidates.shape) < 0.2] = -1
+    found = scanned.rerank(queries, candidates, k)
+    for i, line in enumerate(candidates):
+        numbers = np.sort(line[line >= 0])
+        for one, other in zip(found, best(scores[i : i + 1], numbers, k), strict=True):
+            np.testing.assert_array_equal(one[i], other[0])
 
 
 @pytest.mark.parametrize("level", range(len(LEVELS)))
@@ -76,36 +84,32 @@ def test_the_best_rows_and_candidates_are_those_of_numpy(
     count, dim = data.draw(st.integers(1, 300), label="rows"), data.draw(st.integers(1, 70))
     queries = of_small_numbers(rng, (data.draw(st.integers(1, 9)), dim), "float32")
     rows, k = of_small_numbers(rng, (count, dim), kind), data.draw(st.integers(1, count + 5))
-    scores = queries @ rows.astype("float32").T
     mask = rng.random(count) < data.draw(st.sampled_from([0.0, 0.05, 0.5, 1.0]), label="share")
-    allowed = np.flatnonzero(mask)
-    scanned = native(rows, level)
-    for found, wanted in (
-        (scanned.best(queries, k), np.arange(count)),
-        (scanned.best(queries, k, rows=allowed), allowed),
-        (scanned.best(queries, k, mask=mask), allowed),
-    ):
-        for one, other in zip(found, best(scores, wanted, k), strict=True):
-            np.testing.assert_array_equal(one, other)
-    size = data.draw(st.integers(1, count), label="candidates")
-    candidates = np.array([rng.permutation(count)[:size] for _ in queries])
-    candidates[rng.random(candidates.shape) < 0.2] = -1
-    found = scanned.rerank(queries, candidates, k)
-    for i, line in enumerate(candidates):
-        numbers = np.sort(line[line >= 0])
-        for one, other in zip(found, best(scores[i : i + 1], numbers, k), strict=True):
-            np.testing.assert_array_equal(one[i], other[0])
+    check(rows, queries, level, k, mask, data.draw(st.integers(1, count), label="candidates"))
 
 
-def test_a_score_depends_on_nothing_but_the_pair(tmp_path: Path) -> None:
+@pytest.mark.parametrize("level", range(len(LEVELS)))
+@pytest.mark.parametrize("kind", ["float16", "float32"])
+def test_passes_and_threads_change_nothing(
+    level: int, kind: str, thread_budget: ThreadBudget
+) -> None:
+    """So many rows, and so wide, that a scan takes several passes, each by three threads."""
+    thread_budget.limit, rng = 3, np.random.default_rng(0)
+    rows, queries = (of_small_numbers(rng, (n, 1200), kind) for n in (6000, 9))
+    check(rows, queries.astype("float32"), level, 3000, rng.random(6000) < 0.5, 2000)
+
+
+def test_a_score_depends_on_nothing_but_the_pair(
+    tmp_path: Path, thread_budget: ThreadBudget
+) -> None:
     """Alone, in a batch, as a candidate, under a filter, with other threads: the same bits."""
-    rng = np.random.default_rng(3)
-    vectors, queries = rng.standard_normal((500, 100)), rng.standard_normal((6, 100))
+    thread_budget.limit, rng = 3, np.random.default_rng(3)
+    vectors, queries = rng.standard_normal((6000, 1200)), rng.standard_normal((6, 1200))
     config = SegmentConfig(prefix=16, rotation="identity")  # a rotation rounds by the batch
     with Segment.build(tmp_path / "s", vectors, config) as segment:
-        together = segment.exact(queries, 500)
+        together = segment.exact(queries, 6000)
         for i in range(6):
-            alone = segment.exact(queries[i : i + 1], 20, allowed=np.arange(0, 500, 2))
+            alone = segment.exact(queries[i : i + 1], 20, allowed=np.arange(0, 6000, 2))
             known = dict(zip(together.rows[i].tolist(), together.scores[i].tolist(), strict=True))
             for row, score in zip(alone.rows[0].tolist(), alone.scores[0].tolist(), strict=True):
                 assert known[row] == score

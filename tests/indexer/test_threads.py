@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 
 from searchengine.indexer.segment import Segment, SegmentConfig
-from searchengine.indexer.threads import ThreadBudget, threads
+from searchengine.indexer.threads import ThreadBudget
 
 
 @pytest.mark.parametrize("limit", [1, 3, 7])
@@ -51,15 +50,10 @@ def test_single_queries_without_end_do_not_stop_a_batch() -> None:
         ended.set()
 
 
-@pytest.fixture
-def limit() -> Iterator[None]:
-    before = threads.limit
-    yield
-    threads.limit = before
-
-
 @pytest.mark.parametrize("structure", ["flat", "ivf", "hnsw"])
-def test_concurrent_searches_equal_serial_ones(tmp_path: Path, structure: str, limit: None) -> None:
+def test_concurrent_searches_equal_serial_ones(
+    tmp_path: Path, structure: str, thread_budget: ThreadBudget
+) -> None:
     rng = np.random.default_rng(0)
     centres = rng.standard_normal((20, 24))
     rows = centres[rng.integers(20, size=1300)] + 0.5 * rng.standard_normal((1300, 24))
@@ -67,7 +61,7 @@ def test_concurrent_searches_equal_serial_ones(tmp_path: Path, structure: str, l
     filters = (None, np.arange(200, 1300), np.arange(0, 1300, 2))  # searched, and scanned
     searches = [(some, 3 + i % 5, filters[i % 3]) for i, some in enumerate(queries)]
     config = SegmentConfig.from_dict({"structure": structure, "prefix": 12, "shortlist": 30})
-    threads.limit = 3
+    thread_budget.limit = 3
     with Segment.build(tmp_path / "s", rows, config) as segment:
         serial = [segment.search(some, k, allowed=allowed) for some, k, allowed in searches]
         with ThreadPoolExecutor(8) as pool:

@@ -18,7 +18,6 @@ from searchengine.indexer.config import Code, SegmentConfig, Storage, Structure
 from searchengine.indexer.errors import TuneError
 from searchengine.indexer.search.scoring import Allowed, SearchResult
 from searchengine.indexer.segment import Segment
-from searchengine.indexer.tuning import tune as module
 from searchengine.indexer.tuning.goal import holds
 from searchengine.indexer.tuning.tune import Goal, Point, choose, cold_row, hot_row, shares, tune
 
@@ -36,11 +35,7 @@ RECIPES = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def few_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few shortlists are tried, and few queries timed: no test needs accurate times."""
-    monkeypatch.setattr(module, "_TIMED", 5)
-    monkeypatch.setattr(module, "SHORTLISTS", (16, 32, 64, 192))
+pytestmark = pytest.mark.usefixtures("small_grid")  # no test needs accurate times
 
 
 @pytest.fixture(scope="module")
@@ -235,21 +230,21 @@ def test_what_cannot_be_shown_is_said(segments: list[Segment]) -> None:
         tune(segments, QUERIES, Goal(0.95), configs=[SegmentConfig(prefix=2)])
 
 
-def test_a_graph_that_misses_rows_under_a_filter_is_not_chosen(
-    segments: list[Segment], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    graph = SegmentConfig(prefix=16, structure="hnsw", code="int8")
-    tuned = partial(tune, segments, QUERIES, Goal(0.8))
-    found = tuned(configs=[graph]).filtered
-    assert [*found] == ["0.5", "0.1"] and all(recall > 0.8 for recall in found.values())
-    search = Segment.search
+class MissesFew(Segment):
+    """Finds worse rows where few are allowed."""
 
-    def misses(self: Segment, queries: Any, k: int, size: Any, allowed: Any) -> SearchResult:
-        result = search(self, queries, k, size, allowed)
+    def search(self, queries: Any, k: int, size: Any = None, allowed: Any = None) -> SearchResult:
+        result = super().search(queries, k, size, allowed)
         worse = allowed is not None and allowed.size < 0.3 * allowed.total
         return replace(result, scores=result.scores - np.float32(worse))
 
-    monkeypatch.setattr(Segment, "search", misses)
+
+def test_a_graph_that_misses_rows_under_a_filter_is_not_chosen(segments: list[Segment]) -> None:
+    graph = SegmentConfig(prefix=16, structure="hnsw", code="int8")
+    found = tune(segments, QUERIES, Goal(0.8), configs=[graph]).filtered
+    assert [*found] == ["0.5", "0.1"] and all(recall > 0.8 for recall in found.values())
+    worse = [MissesFew.open(segment.path) for segment in segments]
+    tuned = partial(tune, worse, QUERIES, Goal(0.8))
     with pytest.raises(TuneError, match=r"best mean on the others was 0\.0000, without a filter"):
         tuned(configs=[graph])
     chosen = tuned(configs=[graph, replace(graph, structure="flat")])

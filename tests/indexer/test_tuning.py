@@ -16,8 +16,7 @@ from searchengine.backends.folder.store import Store
 from searchengine.errors import CollectionBusy, CollectionError, QueryError
 from searchengine.indexer.config import SegmentConfig
 from searchengine.indexer.errors import SegmentConfigError, TuneError
-from searchengine.indexer.tuning.tune import Goal, Tuning
-from searchengine.upkeep import tuning as tuning_module
+from searchengine.indexer.tuning.tune import Goal
 
 # Which config is chosen does not matter here: test_tune.py has the whole grid.
 pytestmark = pytest.mark.usefixtures("small_grid")
@@ -178,7 +177,7 @@ def test_a_reader_goes_on_and_sees_the_recipe_when_it_refreshes(
 
 
 def test_a_collection_changed_meanwhile_is_not_overwritten(
-    engine: SearchEngine, path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: SearchEngine, path: Path
 ) -> None:
     """Another is writing just then, or adds while this one measures."""
     with SearchEngine.open(path, WordLengths(WIDTH)) as other:
@@ -186,16 +185,8 @@ def test_a_collection_changed_meanwhile_is_not_overwritten(
             with pytest.raises(CollectionBusy):
                 engine.tune(texts(150, 9), GOAL)
         assert engine.stats().index_config == CONFIG.as_dict()
-        measured = tuning_module.tune
-
-        def slow(*arguments: Any, **named: Any) -> Tuning:
-            monkeypatch.setattr(tuning_module, "tune", measured)
-            other.add(documents(1, 4))
-            return measured(*arguments, **named)
-
-        monkeypatch.setattr(tuning_module, "tune", slow)
         with pytest.raises(CollectionError, match=r"changed by another process.*tune it again"):
-            engine.tune(texts(150, 9), GOAL)
+            engine.tune(texts(150, 9), GOAL, on_step=lambda _: other.add(documents(1, 4)))
         committed = other.collection.segments
         engine.refresh()
         assert list(engine.collection.segments) == list(committed)
