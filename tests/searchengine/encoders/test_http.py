@@ -47,16 +47,13 @@ def failure(encoder: HttpEncoder, texts: list[str] | None = None) -> str:
 # ------------------------------------------------------------------------------------- requests
 
 
-def test_batches_in_order_and_not_too_many_at_once(
-    server: EmbeddingServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(http, "BATCH", 7)
-    server.delay, done = 0.02, []
+def test_batches_in_order_and_not_too_many_at_once(server: EmbeddingServer) -> None:
+    server.delay, done, texts = 0.02, [], 3 * TEXTS
     encoder = HttpEncoder(server.url, "words")
-    vectors = encoder.encode(TEXTS, role="document", on_batch=done.append)
-    assert np.abs(vectors - WordLengths(8).encode(TEXTS)).max() < 1e-6
+    vectors = encoder.encode(texts, role="document", on_batch=done.append)
+    assert np.abs(vectors - WordLengths(8).encode(texts)).max() < 1e-6
     assert 1 < server.most <= 4
-    assert sum(done) == 100 and max(len(each["input"]) for each in server.requests) == 7
+    assert sum(done) == 300 and max(len(each["input"]) for each in server.requests) == http.BATCH
     assert encoder.encode([]).shape == (0, 8)
 
 

@@ -22,25 +22,20 @@ from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 
 TORCH = RuntimeConfig("torch", "fp32")
 DOCUMENTS = [{"_id": "a", "text": "the whale sings"}, {"_id": "b", "text": "two birds"}]
-Loads = list[ref[Handle]]
 
 
 @pytest.fixture
-def loads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Loads]:
-    """A weak reference to each model that is loaded; the garbage collector is off."""
-    references: Loads = []
-    opened = encoder_module.open_handle
-
-    def open_handle(*arguments: Any) -> Handle:
-        model = opened(*arguments)
-        references.append(ref(model))
-        return model
-
-    monkeypatch.setattr(encoder_module, "open_handle", open_handle)
+def no_collector() -> Iterator[None]:
+    """Only references that end free anything."""
     gc.collect()
     gc.disable()
-    yield references
+    yield
     gc.enable()
+
+
+def model_of(engine: SearchEngine) -> ref[Handle]:
+    """A weak reference to the model that an engine uses."""
+    return ref(engine.encoder.load()._handle)
 
 
 @pytest.fixture(params=["network", "static"])
@@ -59,40 +54,44 @@ def runtime_of(collection: Path) -> RuntimeConfig | None:
     return TORCH if model.exists() and "Transformer" in model.read_text() else None
 
 
-def test_closing_frees_the_model_at_once(collection: Path, loads: Loads) -> None:
+@pytest.mark.usefixtures("no_collector")
+def test_closing_frees_the_model_at_once(collection: Path) -> None:
     for _ in range(3):
         engine = SearchEngine.open(collection, runtime=runtime_of(collection))
         assert engine.search("a whale")
         assert asyncio.run(engine.asearch("a whale"))
-        (loaded,) = loads
+        loaded = model_of(engine)
         assert loaded() is not None
         engine.close()
         assert loaded() is None, gc.get_referrers(loaded())
-        loads.clear()
     # Nor does an engine that nobody closed keep it.
     engine = SearchEngine.open(collection, runtime=runtime_of(collection))
     engine.search("a whale")
+    loaded = model_of(engine)
     del engine
-    assert loads[0]() is None
+    assert loaded() is None
 
 
-def test_engines_share_one_model(collection: Path, loads: Loads) -> None:
+@pytest.mark.usefixtures("no_collector")
+def test_engines_share_one_model(collection: Path) -> None:
     runtime = runtime_of(collection)
     engines = [SearchEngine.open(collection, runtime=runtime) for _ in range(4)]
     with ThreadPoolExecutor(4) as threads:
         hits = list(threads.map(lambda engine: engine.search("a whale"), engines))
-    assert len(loads) == 1 and {hit[0].key for hit in hits} == {"a"}
+    loaded = {model_of(engine) for engine in engines}
+    assert len(loaded) == 1 and {hit[0].key for hit in hits} == {"a"}
+    (model,) = loaded
     for engine in engines[:3]:
         engine.close()
-    assert loads[0]() is not None and engines[3].search("birds")
+    assert model() is not None and engines[3].search("birds")
     engines[3].close()
-    assert loads[0]() is None
+    assert model() is None
 
 
-def test_other_settings_and_other_files_are_loaded_again(tmp_path: Path, loads: Loads) -> None:
+def test_other_settings_and_other_files_are_loaded_again(tmp_path: Path) -> None:
     model = write_model2vec(tmp_path / "model")
     first = Encoder.load(model, shared=True)
-    assert Encoder.load(model, shared=True)._handle is first._handle and len(loads) == 1
+    assert Encoder.load(model, shared=True)._handle is first._handle
     assert Encoder.load(model)._handle is not first._handle  # one's own, which may be trained
     assert Encoder.load(model, device="cpu", shared=True)._handle is not first._handle
     other = write_model2vec(tmp_path / "other", embeddings=np.ones((200, 8), np.float32))

@@ -65,6 +65,13 @@ def by_vectors() -> tuple[list[dict[str, str]], dict[str, str], Qrels]:
     return documents, questions, {f"q{i}": {str(i): 1} for i in range(COUNT)}
 
 
+def by_both() -> tuple[list[dict[str, str]], dict[str, str], Qrels]:
+    """A question has the words and the vector of its document."""
+    documents, _, qrels = by_vectors()
+    questions = {f"q{each['_id']}": f"{each['title']} {each['text']}" for each in documents}
+    return documents, questions, qrels
+
+
 def tuned(path: Path, kind: Any, **options: Any) -> tuple[FusionTuning, str, float]:
     documents, questions, qrels = kind()
     with SearchEngine.create(path, Numbers(), tokenizer="unicode") as engine:  # type: ignore[arg-type]
@@ -115,22 +122,24 @@ def test_the_ends_of_the_curve_are_the_modes(tmp_path: Path) -> None:
             np.testing.assert_array_equal(values[weight], expected)
 
 
-@pytest.mark.parametrize("held_out", [0.1, 0.0, -0.1])
-def test_a_weight_that_is_not_better_on_held_out_questions_is_not_stored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held_out: float
-) -> None:
-    documents, questions, qrels = by_words()
-    order = np.random.default_rng(0).permutation(np.argsort([*questions], kind="stable"))
-    plain, chosen = np.full(COUNT, 0.5), np.full(COUNT, 0.5)
-    chosen[order[:60]] += held_out and 0.1  # all tie where nothing is better
-    chosen[order[60:]] += held_out
-    values = {0.0: plain, WEIGHT: plain, 0.4: chosen, 1.0: plain}
-    monkeypatch.setattr(fusing, "_values", lambda *_: values)
+def test_a_weight_that_is_not_better_on_held_out_questions_is_not_stored(tmp_path: Path) -> None:
+    """Words mislead the half that chooses, and vectors the other half."""
+    documents, questions, qrels = by_vectors()
+    others, asked, _ = by_words()
+    documents += [{**each, "_id": f"w{each['_id']}"} for each in others]
+    for i in np.random.default_rng(0).permutation(np.argsort([*questions], kind="stable"))[60:]:
+        questions[f"q{i}"], qrels[f"q{i}"] = asked[f"q{i}"], {f"w{i}": 1}
     with SearchEngine.create(tmp_path / "c", Numbers(), tokenizer="unicode") as engine:  # type: ignore[arg-type]
         engine.add(documents)
         tuning = tune_fusion(engine, questions, qrels)
-        assert (tuning.weight, tuning.stored) == (0.4 if held_out else WEIGHT, held_out > 0)
-        assert engine.stats().weight == (0.4 if tuning.stored else WEIGHT)
+        assert tuning.weight > WEIGHT and tuning.comparison.difference < 0
+        assert not tuning.stored and engine.stats().weight == WEIGHT
+
+
+def test_of_equal_weights_the_present_one_is_kept(tmp_path: Path) -> None:
+    tuning, mode, weight = tuned(tmp_path / "c", by_both)
+    assert set(tuning.ndcg_10.values()) == {1.0}
+    assert (mode, weight, tuning.stored) == (Mode.HYBRID, WEIGHT, False)
 
 
 def test_without_words_there_is_nothing_to_weigh(tmp_path: Path) -> None:

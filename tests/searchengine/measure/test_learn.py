@@ -11,6 +11,7 @@ import pytest
 from command_line import run_json
 from hypothesis import given
 from hypothesis import strategies as st
+from loopback import EmbeddingServer
 from postgres_server import new_url
 
 from searchengine import SearchEngine
@@ -61,8 +62,9 @@ def judged(right: bool = True) -> Questions:
     return {text: text for text, _ in names}, {text: {f"d{i}": 1} for text, i in names}
 
 
-def create(where: Any, **options: Any) -> SearchEngine:
-    engine = SearchEngine.create(where, Rotated(), {"prefix": 8}, passages=False, **options)
+def create(where: Any, encoder: Any = None, **options: Any) -> SearchEngine:
+    encoder = encoder or Rotated()
+    engine = SearchEngine.create(where, encoder, {"prefix": 8}, passages=False, **options)
     engine.add({"_id": f"d{i}", "text": f"n{i}"} for i in range(COUNT))
     return engine
 
@@ -200,22 +202,26 @@ def test_a_map_is_for_the_encoder_that_it_was_learnt_with(tmp_path: Path) -> Non
         np.testing.assert_allclose(engine.encode(["n3 3"]), plain, atol=1e-6)
 
 
-def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with create(tmp_path / "c", tokenizer="none"):
-        pass
+def test_the_command(tmp_path: Path) -> None:
     queries, qrels = judged()
     lines = [json.dumps({"_id": key, "text": text}) for key, text in queries.items()]
     (tmp_path / "q.jsonl").write_text("\n".join(lines))
     pairs = [(key, name) for key, names in qrels.items() for name in names]
     judgements = [f"{key}\t{name}\t1" for key, name in pairs]
     (tmp_path / "train.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *judgements]))
-    monkeypatch.setattr("searchengine.encoders.loading.load_built_by", lambda *_: Rotated())
     place = tmp_path / "c"
-    learnt = run_json(
-        "learn", place, "--queries", tmp_path / "q.jsonl", "--qrels", tmp_path / "train.tsv"
-    )
+
+    def encode(texts: Sequence[str]) -> Any:  # a prompt marks questions; a probe has no number
+        numbers = [text if text[-1].isdecimal() else "n0" for text in texts]
+        return [Rotated().vector(text, text[0] == "q") for text in numbers]
+
+    with EmbeddingServer(encode) as server:
+        create(place, f"{server.url}#words&query_prompt=q", tokenizer="none").close()
+        learnt = run_json(
+            "learn", place, "--queries", tmp_path / "q.jsonl", "--qrels", tmp_path / "train.tsv"
+        )
+        assert run_json("info", place)["query_map"]["figures"] == learnt["figures"]
     assert learnt["stored"] and learnt["questions"] == 2 * COUNT and learnt["mode"] == "vector"
-    assert run_json("info", place)["query_map"]["figures"] == learnt["figures"]
 
 
 @given(st.integers(0, 10**6))
