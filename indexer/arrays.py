@@ -1,5 +1,6 @@
 """Array types, checks of arguments, prefixes of rows, and their order by similarity."""
 
+import mmap
 import operator
 from collections.abc import Iterable
 from typing import Any
@@ -125,6 +126,12 @@ def address(array: npt.NDArray[Any]) -> int:
     """Where the first element of an array is stored. The caller keeps the array alive."""
     where: int = array.__array_interface__["data"][0]
     return where
+
+
+def read_ahead(mapped: mmap.mmap, start: int, end: int) -> None:
+    """Ask the system to read these bytes of a file at once."""
+    start -= start % mmap.PAGESIZE
+    mapped.madvise(mmap.MADV_WILLNEED, start, end - start)
 
 
 def evenly(rows: int, limit: int) -> RowNumbers:

@@ -455,6 +455,22 @@ class Segment:
         return self._parts
 
 
+def rows_beside(documents: RowNumbers, rows: RowNumbers) -> RowNumbers:
+    """All rows of the documents that have these rows (d,), one of each, document by document.
+
+    `documents`: of each row of the segment.
+    """
+    owners, found = documents.data, list[int]()
+    for row in rows.tolist():
+        owner, first, end = owners[row], row, row + 1
+        while first and owners[first - 1] == owner:
+            first -= 1
+        while end < len(owners) and owners[end] == owner:
+            end += 1
+        found += range(first, end)
+    return np.array(found, np.int64)
+
+
 def _stored(folder: Path) -> tuple[Manifest, str, VectorFile]:
     """The manifest of a folder, its checksum and the vectors, which are not verified yet."""
     manifest, manifest_sha256 = read_manifest(folder)

@@ -16,7 +16,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.indexer.arrays import Floats, Mask, RowNumbers, row_numbers
+from searchengine.indexer.arrays import Floats, Mask, RowNumbers, read_ahead, row_numbers
 from searchengine.indexer.config import Storage
 from searchengine.indexer.errors import VectorError
 from searchengine.indexer.native.library import faiss, load
@@ -308,7 +308,9 @@ class NativeRows:
     def __init__(self, file: VectorFile, level: int) -> None:
         """`level`: from library.chosen_level."""
         self.rows, self.dim, self.level = file.rows, file.dim, level
-        self._file, self._half = file, file.storage is Storage.FLOAT16
+        self._file, self._address = file, file.address
+        self._half = file.storage is Storage.FLOAT16
+        self._stride = file.dim * (2 if self._half else 4)  # bytes of a row
         self._library = load()
 
     def best(
@@ -337,7 +339,9 @@ class NativeRows:
             for piece in slices(total, max(_MIN_BLOCK, _MIN_SCORED // part.count), _MAX_BLOCK):
                 part.first, part.last = piece.start, piece.stop
                 if rows is None:
-                    self._file.read_ahead(piece)
+                    start, end = piece.start * self._stride, piece.stop * self._stride
+                    offset = self._file.offset
+                    read_ahead(self._file.map, offset + start, offset + end)
                 with threads.take(self._threads((part.last - part.first) * part.count)) as used:
                     failed = self._library.kernel_add_best(
                         self.level, ctypes.byref(part), used, *into
@@ -373,7 +377,7 @@ class NativeRows:
     def _pass(self, queries: Floats, k: int) -> _Pass:
         """It holds the address of the queries, which the caller keeps."""
         return _Pass(
-            full=self._file.address,
+            full=self._address,
             dim=self.dim,
             half=self._half,
             queries=queries.ctypes.data,
@@ -382,7 +386,7 @@ class NativeRows:
         )
 
     def _threads(self, scored: int) -> int:
-        return -(-scored * self.dim * (2 if self._half else 4) // _THREAD_BYTES)
+        return -(-scored * self._stride // _THREAD_BYTES)
 
     @staticmethod
     def _check(failed: int, part: _Pass) -> None:

@@ -27,7 +27,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.indexer.arrays import BLOCK_ROWS, Doubles, Floats, RowNumbers, evenly, prefix
+from searchengine.indexer.arrays import (
+    BLOCK_ROWS,
+    Doubles,
+    Floats,
+    RowNumbers,
+    evenly,
+    prefix,
+    read_ahead,
+)
 from searchengine.indexer.config import RotationKind, Storage
 from searchengine.indexer.errors import SegmentError, VectorError
 from searchengine.indexer.storage.files import (
@@ -87,6 +95,7 @@ class VectorFile:
     Attributes:
         rows, dim, storage: shape and number format of the rows.
         offset: bytes before the first row.
+        map: the file.
 
     Raises:
         SegmentError: at construction, if the file is missing, or its size or header does not fit
@@ -109,12 +118,12 @@ class VectorFile:
         self.dim = dim
         self.storage = storage
         self.offset = len(expected)
-        self._map = mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ)
+        self.map = mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ)
         # Rows of a shortlist are far apart: read-ahead would read the whole file (the first
         # search took 54 ms instead of 8: 100 rows of 83,000, 384 dimensions).
-        self._map.madvise(mmap.MADV_RANDOM)
+        self.map.madvise(mmap.MADV_RANDOM)
         # As bytes, because the odd length of the header leaves every value unaligned.
-        mapped = np.frombuffer(self._map, np.uint8, rows * width, self.offset)
+        mapped = np.frombuffer(self.map, np.uint8, rows * width, self.offset)
         self._bytes = mapped.reshape(rows, width)
 
     @property
@@ -135,7 +144,10 @@ class VectorFile:
         dtype = np.dtype(DTYPES[self.storage])
         end = (self.dim if width is None else width) * dtype.itemsize
         if isinstance(rows, slice):
-            self.read_ahead(rows)
+            first, last, _ = rows.indices(self.rows)
+            if first < last:
+                stride = self._bytes.shape[1]
+                read_ahead(self.map, self.offset + first * stride, self.offset + last * stride)
             raw = self._bytes[rows, :end].copy()
         elif width is not None:
             raw = self._bytes[:, :end][rows]
@@ -191,21 +203,12 @@ class VectorFile:
         """At most `count` rows, evenly spread, BLOCK_ROWS at a time."""
         return self.blocks(evenly(self.rows, count))
 
-    def read_ahead(self, rows: slice) -> None:
-        """Ask the system to read these rows at once."""
-        first, last, _ = rows.indices(self.rows)
-        if first < last:
-            width = self._bytes.shape[1]
-            start = self.offset + first * width
-            start -= start % mmap.PAGESIZE
-            self._map.madvise(mmap.MADV_WILLNEED, start, self.offset + last * width - start)
-
     def release(self) -> None:
         """Release the pages read so far, so that they do not count as this process's memory.
 
         They stay in the system's cache. This bounds the memory of a pass over the whole file.
         """
-        self._map.madvise(mmap.MADV_DONTNEED)
+        self.map.madvise(mmap.MADV_DONTNEED)
 
 
 def open_passages(path: Path, rows: int) -> RowNumbers:
@@ -214,22 +217,6 @@ def open_passages(path: Path, rows: int) -> RowNumbers:
     Raises SegmentError: it is not such a file.
     """
     return open_npy(path, "<i8", (3, rows))
-
-
-def rows_beside(documents: RowNumbers, rows: RowNumbers) -> RowNumbers:
-    """All rows of the documents that have these rows (d,), one of each, document by document.
-
-    `documents`: of each row of the segment.
-    """
-    owners, found = documents.data, list[int]()
-    for row in rows.tolist():
-        owner, first, end = owners[row], row, row + 1
-        while first and owners[first - 1] == owner:
-            first -= 1
-        while end < len(owners) and owners[end] == owner:
-            end += 1
-        found += range(first, end)
-    return np.array(found, np.int64)
 
 
 def write_passages(path: Path, columns: RowNumbers, rows: int) -> None:

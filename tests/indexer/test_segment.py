@@ -18,9 +18,8 @@ from searchengine.indexer.config import Code, RotationKind, Storage, Structure
 from searchengine.indexer.errors import SegmentConfigError, SegmentError, VectorError
 from searchengine.indexer.search.cascade import open_coarse
 from searchengine.indexer.search.scoring import Allowed
-from searchengine.indexer.segment import Segment, SegmentConfig
+from searchengine.indexer.segment import Segment, SegmentConfig, rows_beside
 from searchengine.indexer.storage.files import PASSAGES
-from searchengine.indexer.storage.vectors import rows_beside
 
 DIM = 48
 DOCS = REPOSITORY / "docs" / "format.md"

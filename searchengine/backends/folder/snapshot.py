@@ -27,8 +27,7 @@ from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionError
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.search.scoring import Allowed, SearchResult, merge
-from searchengine.indexer.segment import Segment
-from searchengine.indexer.storage.vectors import rows_beside
+from searchengine.indexer.segment import Segment, rows_beside
 
 _FILTERS, _FILTERED_ROWS = 16, 1 << 24
 """Maximum number of filters with cached rows in a snapshot, and of their rows in all (9 bytes a
