@@ -128,10 +128,11 @@ def address(array: npt.NDArray[Any]) -> int:
     return where
 
 
-def read_ahead(mapped: mmap.mmap, start: int, end: int) -> None:
-    """Ask the system to read these bytes of a file at once."""
+def read_ahead(mapped: mmap.mmap, offset: int, stride: int, rows: slice) -> None:
+    """Ask the system to read these rows of a file at once, which begin every `stride` bytes."""
+    start = offset + rows.start * stride
     start -= start % mmap.PAGESIZE
-    mapped.madvise(mmap.MADV_WILLNEED, start, end - start)
+    mapped.madvise(mmap.MADV_WILLNEED, start, offset + rows.stop * stride - start)
 
 
 def evenly(rows: int, limit: int) -> RowNumbers:

@@ -41,14 +41,9 @@ from searchengine.indexer.config import (
 from searchengine.indexer.errors import SegmentError, VectorError
 from searchengine.indexer.native.hnsw import build_graph
 from searchengine.indexer.native.library import chosen_level, faiss
-from searchengine.indexer.search.cascade import CoarseIndex, Parts, open_coarse
-from searchengine.indexer.search.postings import (
-    Moved,
-    Postings,
-    WriteWords,
-    moved,
-    write_postings,
-)
+from searchengine.indexer.search.cascade import Parts
+from searchengine.indexer.search.postings import Moved, Postings, WriteWords, moved, write_postings
+from searchengine.indexer.search.scoring import CoarseIndex, open_coarse
 from searchengine.indexer.storage.files import (
     COARSE,
     DTYPES,

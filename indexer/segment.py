@@ -37,9 +37,9 @@ from searchengine.indexer.building import (
 )
 from searchengine.indexer.config import Device, RotationKind, SegmentConfig
 from searchengine.indexer.errors import SegmentConfigError, SegmentError, VectorError
-from searchengine.indexer.search.cascade import Parts
+from searchengine.indexer.search.cascade import Parts, restriction
 from searchengine.indexer.search.postings import Postings, WriteWords
-from searchengine.indexer.search.scoring import Allowed, SearchResult, rerank, restriction
+from searchengine.indexer.search.scoring import Allowed, SearchResult, rerank
 from searchengine.indexer.storage.files import (
     MANIFEST,
     PASSAGES,

@@ -119,7 +119,7 @@ MUTANTS = [
     ),
     Mutant(
         "wrong segment base",
-        "indexer/search/scoring.py",
+        "indexer/search/cascade.py",
         "np.where(result.rows < 0, -1, result.rows + base)",
         "np.where(result.rows < 0, -1, result.rows + bases[0])",
         [CONTRACT],

@@ -1,37 +1,35 @@
 """The cascade of an open segment: faiss or the kernel finds a shortlist by prefix; then full width.
 
 Parts are the checked and mapped files. A GPU gets copies of the scanned ones; graphs are walked on
-the CPU: its caches suit them better.
-
-Scores of the coarse stage only rank candidates; users never see them. A scan breaks ties by row
-number, also at the cut, so a flat coarse stage is deterministic and a longer shortlist contains
-every shorter one.
+the CPU: its caches suit them better. What is searched without the kernel is in scoring.py.
 """
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from functools import cache, partial
+import ctypes
+from collections.abc import Sequence
 from pathlib import Path
-from threading import Lock
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.indexer.arrays import Floats, RowNumbers, locality
-from searchengine.indexer.config import Device, RotationKind, Structure
-from searchengine.indexer.errors import SegmentError, shortened
+from searchengine.indexer.arrays import Floats, Mask, RowNumbers, locality, read_ahead
+from searchengine.indexer.config import Device, RotationKind, Storage, Structure
+from searchengine.indexer.errors import SegmentError, VectorError
 from searchengine.indexer.native.hnsw import NativeGraph, NodeFilter, Nodes, Words
-from searchengine.indexer.native.library import chosen_level, faiss, native_threads
+from searchengine.indexer.native.library import chosen_level, faiss, load
 from searchengine.indexer.search.postings import Postings
 from searchengine.indexer.search.scoring import (
+    LOCALITY_BATCH,
+    MIN_EF_SEARCH,
     Allowed,
-    NativeRows,
+    CoarseIndex,
     SearchResult,
+    gpu_copy,
+    highest,
     nearest,
+    open_coarse,
     rerank,
-    restriction,
     scan,
     score_slack,
 )
@@ -46,181 +44,160 @@ from searchengine.indexer.storage.files import (
     Manifest,
 )
 from searchengine.indexer.storage.vectors import Prefixes, VectorFile, load_rotation, open_passages
-from searchengine.indexer.threads import slices
+from searchengine.indexer.threads import slices, threads
 
-MIN_EF_SEARCH = 32
-"""Minimum ef_search that follows from the size of a shortlist."""
+_THREAD_BYTES = 1 << 24
+"""Bytes of rows that one thread scores, in a millisecond or two. Waiting for a second thread takes
+longer where other programs are running."""
 
-LOCALITY_BATCH = 64
-"""A batch of at least this many queries is sorted by similarity: neighbours read the same rows,
-which are then still in the cache (1.2 to 1.5 times as many queries per second; 10,000 queries over
-200k real sentences, two cores)."""
-
-Search = Callable[[Floats, int], tuple[Floats, RowNumbers]]
+_MIN_BLOCK, _MAX_BLOCK = 1 << 10, 1 << 24  # rows of a pass
+_MIN_SCORED = 1 << 14  # of a pass, which take a millisecond or two: few rows need one pass
+_QUERIES = 256  # of a pass: their heaps and vectors stay in a cache
 
 
-class CoarseIndex:
-    """The coarse stage: prefixes of the rows of a segment, searched by inner product.
+def restriction(allowed: "Allowed | npt.ArrayLike | None", total: int) -> Allowed | None:
+    """The filter of a caller, checked for a segment of `total` rows; None for no filter.
 
-    Attributes:
-        index: the faiss index; its ids are row numbers. inner: the one behind the ids.
-        structure: the kind of the index.
-        rows, width: number of prefixes, and their dimensions.
+    Raises:
+        VectorError: an Allowed for another number of rows, or as Allowed.from_rows.
     """
-
-    def __init__(self, index: Any, lock: AbstractContextManager[Any] | None = None) -> None:
-        """`lock` is held during every scan, for an index that allows one search at a time."""
-        self.index = index
-        self._lock = nullcontext() if lock is None else lock
-        inner = index
-        if isinstance(index, faiss.IndexIDMap):
-            inner = faiss.downcast_index(index.index)
-        self.structure = structure_of(inner)
-        self.inner = inner
-        self.rows = int(index.ntotal)
-        self.width = int(index.d)
-
-    def ef_search(self, size: int, effort: int = 0, allowed: Allowed | None = None) -> int:
-        """Candidates of a walk, which also passes rows that are not allowed; at most all rows.
-
-        An effort of 0 follows the size. (A longer shortlist bought as much recall@10 for the same
-        time as a higher ef_search, or more: 20k real sentences.)
-        """
-        return min(int(max(effort or MIN_EF_SEARCH, size) / self.share(allowed)), self.rows)
-
-    def nprobe(self, effort: int = 0, allowed: Allowed | None = None) -> int:
-        """Lists that a search reads, which also have rows that are not allowed; at most all.
-
-        An effort of 0 reads a sixteenth of them.
-        """
-        return min(int((effort or -(-self.lists // 16)) / self.share(allowed)), self.lists)
-
-    def share(self, allowed: Allowed | None) -> float:
-        """Allowed rows as a fraction of those in this index: in a trial, fewer than the segment."""
-        return 1.0 if allowed is None else allowed.size / self.rows
-
-    def shortlist(
-        self, queries: Floats, size: int, allowed: Allowed | None = None, effort: int = 0
-    ) -> RowNumbers:
-        """The rows with the highest scores of their prefixes.
-
-        Args:
-            queries: (q, width) float32 of any length.
-            size: rows per query, >= 1.
-            allowed: the rows that may be returned; None for all.
-            effort: see SegmentConfig; 0 follows the size.
-
-        Returns:
-            (q, size) int64, best first, then -1: where fewer rows are allowed, or where a walk of a
-            graph or of lists has ended before.
-        """
-        available = self.rows if allowed is None else allowed.size
-        shortlist = np.full((queries.shape[0], size), -1, np.int64)
-        filled = min(size, available)
-        if filled == 0:
-            return shortlist
-        queries = np.ascontiguousarray(queries, dtype=np.float32)
-        if self.structure is Structure.FLAT:
-            search = partial(self._scan, allowed=allowed)
-            shortlist[:, :filled] = ordered(search, queries, filled, available)[1]
-        else:
-            shortlist[:, :filled] = self._walk(queries, filled, effort, allowed)
-        return shortlist
-
-    @property
-    def lists(self) -> int:
-        """Number of k-means lists of an IVF; 0 for other structures."""
-        return int(self.inner.nlist) if self.structure is Structure.IVF else 0
-
-    def _walk(self, queries: Floats, size: int, effort: int, allowed: Allowed | None) -> RowNumbers:
-        """Rows (q, size) of walks of a graph or of lists, -1 where they end too early."""
-        rows = np.empty((len(queries), size), np.int64)
-        selector = None if allowed is None else allowed.selector
-        order = np.arange(len(queries))
-        if len(queries) >= LOCALITY_BATCH:
-            order = locality([queries], queries)
-        if self.structure is Structure.IVF:
-            nprobe = self.nprobe(effort, allowed)
-            parameters = faiss.SearchParametersIVF(nprobe=nprobe, sel=selector)
-        else:
-            ef_search = self.ef_search(size, effort, allowed)
-            parameters = faiss.SearchParametersHNSW(efSearch=ef_search, sel=selector)
-        for part in slices(len(queries)):
-            with native_threads(part.stop - part.start):
-                result = self.index.search(queries[order[part]], size, params=parameters)
-            rows[order[part]] = result[1]
-        return rows
-
-    def _scan(
-        self, queries: Floats, size: int, allowed: Allowed | None = None
-    ) -> tuple[Floats, RowNumbers]:
-        """Scores and rows (q, size) of a scan; `size` is at most the number of allowed rows."""
-        if allowed is None or allowed.size >= self.rows:
-            return self._scan_faiss(queries, size, None)
-        others = self.rows - allowed.size
-        if others > size:
-            return self._scan_faiss(queries, size, allowed.selector)
-        # With a selector faiss takes three times as long as for a few rows more.
-        scores, rows = self._scan_faiss(queries, size + others, None)
-        order = np.argsort(~allowed.mask[rows], axis=1, kind="stable")[:, :size]
-        return np.take_along_axis(scores, order, axis=1), np.take_along_axis(rows, order, axis=1)
-
-    def _scan_faiss(self, queries: Floats, size: int, selector: Any) -> tuple[Floats, RowNumbers]:
-        """Scores and rows of a scan over the rows in the selector, None for all."""
-        parameters = None if selector is None else faiss.SearchParameters(sel=selector)
-        rows = np.empty((len(queries), size), np.int64)
-        scores = np.empty(rows.shape, np.float32)
-        for part in slices(len(queries)):
-            into = {"D": scores[part], "I": rows[part]}
-            with self._lock, native_threads(part.stop - part.start):
-                self.index.search(queries[part], size, params=parameters, **into)
-        return scores, rows
+    if allowed is None:
+        return None
+    if not isinstance(allowed, Allowed):
+        return Allowed.from_rows(allowed, total)
+    if allowed.total != total:
+        raise VectorError(
+            f"allowed rows must be of a segment of {total} rows, got {allowed.total} rows; "
+            "create them for this segment"
+        )
+    return allowed
 
 
-def ordered(
-    search: Search, queries: Floats, size: int, available: int
-) -> tuple[Floats, RowNumbers]:
-    """Scores and rows (q, size) by (-score, row), from a search that breaks ties arbitrarily.
-
-    One row more than `size` shows whether the cut goes through a tie; if it does, more rows are
-    requested until the tie is complete.
+def merge(results: Sequence[SearchResult], bases: Sequence[int], k: int) -> SearchResult:
+    """The best k rows of several segments, numbered through all of them.
 
     Args:
-        search: queries and a size to scores and rows, best first.
-        queries: (q, width) float32.
-        size: rows per query.
-        available: the most rows that `search` can return.
+        results: one (q, k_i) result per segment, all for the same queries.
+        bases: the number of each segment's first row.
+        k: rows to keep, >= 1.
     """
-    requested = min(size + 1, available)
-    scores, rows = search(queries, requested)
-    if (scores[:, 1:] < scores[:, :-1]).all():
-        return scores[:, :size], rows[:, :size]  # no tie: faiss has sorted them
-    best_rows = np.empty((queries.shape[0], size), np.int64)
-    best_scores = np.empty(best_rows.shape, np.float32)
-    pending = np.arange(queries.shape[0])
-    while True:
-        order = np.lexsort((rows, -scores))[:, :size]
-        best_rows[pending] = np.take_along_axis(rows, order, axis=1)
-        best_scores[pending] = np.take_along_axis(scores, order, axis=1)
-        if requested == available:
-            return best_scores, best_rows
-        pending = pending[scores[:, size - 1] == scores[:, -1]]
-        if pending.size == 0:
-            return best_scores, best_rows
-        requested = min(2 * requested, available)
-        scores, rows = search(queries[pending], requested)
+    if not results or len(results) != len(bases):
+        raise VectorError(f"cannot merge {len(results)} results with {len(bases)} bases")
+    numbered = [
+        np.where(result.rows < 0, -1, result.rows + base)
+        for result, base in zip(results, bases, strict=True)
+    ]
+    if len(results) == 1 and numbered[0].shape[1] == k:  # it is in order
+        return SearchResult(numbered[0], results[0].scores, results[0].exact)
+    rows = np.concatenate(numbered, axis=1)
+    best = highest(rows, np.concatenate([result.scores for result in results], axis=1), k)
+    return SearchResult(best.rows, best.scores, all(result.exact for result in results))
 
 
-def structure_of(index: Any) -> Structure | None:
-    """The Structure of a faiss index; None if it is another kind."""
-    kinds = {
-        faiss.IndexHNSW: Structure.HNSW,
-        faiss.IndexIVF: Structure.IVF,
-        faiss.IndexFlatCodes: Structure.FLAT,
-    }
-    if hasattr(faiss, "GpuIndexFlat"):
-        kinds[faiss.GpuIndexFlat] = Structure.FLAT
-    return next((kind for types, kind in kinds.items() if isinstance(index, types)), None)
+class _Pass(ctypes.Structure):
+    """Equal to Pass in source/exact.h, field by field."""
+
+    _fields_ = (
+        ("full", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("dim", "half")),
+        *((name, ctypes.c_void_p) for name in ("numbers", "mask")),
+        *((name, ctypes.c_int64) for name in ("first", "last")),
+        ("queries", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("count", "k")),
+    )
+
+
+class NativeRows:
+    """The rows of a vectors file, scored by inner products. Safe to use from several threads.
+
+    The score of a (query, row) pair is the same to the last bit whatever else is scored.
+    """
+
+    def __init__(self, file: VectorFile, level: int) -> None:
+        """`level`: from library.chosen_level."""
+        self.rows, self.dim, self.level = file.rows, file.dim, level
+        self._file, self._address = file, file.address
+        self._half = file.storage is Storage.FLOAT16
+        self._stride = file.dim * (2 if self._half else 4)  # bytes of a row
+        self._library = load()
+
+    def best(
+        self, queries: Floats, k: int, rows: RowNumbers | None = None, mask: Mask | None = None
+    ) -> tuple[RowNumbers, Floats]:
+        """The best k rows and scores (q, k), by (-score, row), padded with -1 and -inf.
+
+        Args:
+            queries: (q, D) float32.
+            k: rows per query, >= 1.
+            rows: the rows to score, rising, all within these; None for all.
+            mask: (self.rows,) whether each row may be found; None for all.
+
+        Raises:
+            MemoryError.
+        """
+        queries = np.ascontiguousarray(queries, np.float32)
+        best, scores = self._empty(len(queries), k)
+        total = self.rows if rows is None else rows.size
+        for first in range(0, len(queries), _QUERIES):
+            group = slice(first, first + _QUERIES)
+            part = self._pass(queries[group], k)
+            part.numbers = None if rows is None else rows.ctypes.data
+            part.mask = None if mask is None else mask.ctypes.data
+            into = best[group].ctypes.data, scores[group].ctypes.data
+            for piece in slices(total, max(_MIN_BLOCK, _MIN_SCORED // part.count), _MAX_BLOCK):
+                part.first, part.last = piece.start, piece.stop
+                if rows is None:
+                    read_ahead(self._file.map, self._file.offset, self._stride, piece)
+                with threads.take(self._threads((part.last - part.first) * part.count)) as used:
+                    failed = self._library.kernel_add_best(
+                        self.level, ctypes.byref(part), used, *into
+                    )
+                self._check(failed, part)
+        return best, scores
+
+    def rerank(self, queries: Floats, candidates: RowNumbers, k: int) -> tuple[RowNumbers, Floats]:
+        """The best k of the candidates (q, s), as `best`; -1 is padding. Raises MemoryError."""
+        best, scores = self._empty(len(queries), k)
+        queries = np.ascontiguousarray(queries, np.float32)
+        candidates = np.ascontiguousarray(candidates, np.int64)
+        for group in slices(len(queries)):
+            part = self._pass(queries[group], k)
+            lines = candidates[group]
+            with threads.take(min(len(lines), self._threads(lines.size))) as count:
+                failed = self._library.kernel_rerank(
+                    self.level,
+                    ctypes.byref(part),
+                    lines.ctypes.data,
+                    lines.shape[1],
+                    count,
+                    best[group].ctypes.data,
+                    scores[group].ctypes.data,
+                )
+            self._check(failed, part)
+        return best, scores
+
+    @staticmethod
+    def _empty(queries: int, k: int) -> tuple[RowNumbers, Floats]:
+        return np.full((queries, k), -1, np.int64), np.full((queries, k), -np.inf, np.float32)
+
+    def _pass(self, queries: Floats, k: int) -> _Pass:
+        """It holds the address of the queries, which the caller keeps."""
+        return _Pass(
+            full=self._address,
+            dim=self.dim,
+            half=self._half,
+            queries=queries.ctypes.data,
+            count=len(queries),
+            k=k,
+        )
+
+    def _threads(self, scored: int) -> int:
+        return -(-scored * self._stride // _THREAD_BYTES)
+
+    @staticmethod
+    def _check(failed: int, part: _Pass) -> None:
+        if failed:
+            raise MemoryError(f"no memory for the best {part.k} rows of {part.count} queries")
 
 
 SCANNED_PER_CANDIDATE = 200
@@ -252,11 +229,15 @@ class NativeCascade:
         self._bits: WeakKeyDictionary[Allowed, Words] = WeakKeyDictionary()
         self._nodes: WeakKeyDictionary[Allowed, Nodes] = WeakKeyDictionary()
 
+    def ef_search(self, size: int, effort: int) -> int:
+        """Candidates of a walk, at most all rows; an effort of 0 follows the size."""
+        return min(max(effort or MIN_EF_SEARCH, size), self._coarse.rows)
+
     def walks(self, size: int, effort: int, allowed: Allowed | None) -> bool:
         """Whether a search walks the graph, which may miss rows."""
         if allowed is None:
             return True
-        few = SCANNED_PER_CANDIDATE * self._coarse.ef_search(size, effort)
+        few = SCANNED_PER_CANDIDATE * self.ef_search(size, effort)
         return allowed.size > few and self._coarse.share(allowed) >= SCANNED_SHARE
 
     def search(
@@ -285,7 +266,7 @@ class NativeCascade:
             # as many rows within reach as without a filter
             bridges = 0 if share >= UNBRIDGED_SHARE else round(1 / share)
             within = NodeFilter(self._bits_of(allowed), bridges, MIN_LOCAL_SHARE * share)
-        ef_search = self._coarse.ef_search(size, effort)
+        ef_search = self.ef_search(size, effort)
         rows, scores, padded = graph.search(
             queries, k, size, ef_search, within, order, reranked=reranked
         )
@@ -431,8 +412,7 @@ class Parts(NamedTuple):
     def restricted(self, allowed: Allowed | npt.ArrayLike | None) -> Allowed | None:
         """The rows that a caller allows, checked; in a trial only those it holds. None: no filter.
 
-        Raises:
-            VectorError: as searchengine.indexer.search.scoring.restriction.
+        Raises VectorError.
         """
         only = restriction(allowed, self.file.rows)
         if only is None or self.kept is None:
@@ -508,68 +488,3 @@ class Parts(NamedTuple):
         if self.native is None:
             return rerank(self.file, queries, candidates, k)
         return SearchResult(*self.native.rerank(queries, candidates, k))
-
-
-def open_coarse(path: Path) -> CoarseIndex:
-    """Map a saved index. The caller has verified the file's checksum: faiss trusts what it reads.
-
-    A file made to harm can end the process, see docs/format.md. Raises SegmentError: faiss cannot
-    read it, or its structure is not one of this package.
-    """
-    try:
-        index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
-    except (RuntimeError, MemoryError) as error:  # a length in the file may be any number
-        reason = shortened(str(error) or "it asks for more memory than there is")
-        raise SegmentError(f"faiss cannot read {path}: {reason}") from error
-    inner = index.index if isinstance(index, faiss.IndexIDMap) else index
-    if (
-        structure_of(faiss.downcast_index(inner)) is None
-        or index.metric_type != faiss.METRIC_INNER_PRODUCT
-    ):
-        raise SegmentError(
-            f"{path} must hold a coarse stage of this package, got {type(index).__name__}"
-        )
-    return CoarseIndex(index)
-
-
-def gpu_copy(rows: Prefixes) -> CoarseIndex:
-    """All rows as a flat float16 index in the memory of the first GPU.
-
-    Raises:
-        SegmentError: no GPU, or not enough memory on it.
-    """
-    require_gpu()
-    resources, lock = first_gpu()
-    config = faiss.GpuIndexFlatConfig()
-    config.useFloat16 = True
-    try:
-        with lock:
-            index = faiss.GpuIndexFlatIP(resources, rows.dim, config)
-            for block in rows.blocks():
-                index.add(block)
-    except RuntimeError as error:
-        raise SegmentError(
-            f"the GPU has no room for {rows.rows} rows of {2 * rows.dim} bytes: {error}; "
-            "search on the CPU"
-        ) from error
-    return CoarseIndex(index, lock=lock)
-
-
-@cache
-def first_gpu() -> tuple[Any, AbstractContextManager[object]]:
-    """The resources of the first GPU, with 1.5 GB of working memory, opened once in a process.
-
-    One thread at a time may use them: whoever uses an index on the GPU holds the lock.
-    """
-    return faiss.StandardGpuResources(), Lock()
-
-
-def require_gpu() -> None:
-    """Raise SegmentError if faiss sees no GPU, or was built without support for one."""
-    if not hasattr(faiss, "StandardGpuResources"):
-        raise SegmentError(
-            "this faiss was built without GPU support: "
-            "pip uninstall faiss-cpu, then pip install faiss-gpu; or leave out the device"
-        )
-    if not faiss.get_num_gpus():
-        raise SegmentError("faiss sees no GPU here; leave out the device to search on the CPU")

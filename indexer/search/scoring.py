@@ -1,4 +1,8 @@
-"""Rows scored at full width: which are allowed, rerank, exact search, and near duplicates.
+"""Rows scored by faiss and numpy: which are allowed, the coarse stage, rerank, near duplicates.
+
+Scores of the coarse stage only rank candidates; users never see them. A scan breaks ties by row
+number, also at the cut, so a flat coarse stage is deterministic and a longer shortlist contains
+every shorter one.
 
 Groups of vectors that are nearly the same are found without comparing all at full width:
 
@@ -8,20 +12,34 @@ With |a″| as one more dimension, the bound is one product of short vectors; on
 reaches the threshold are compared at full width.
 """
 
-import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from threading import Lock
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.indexer.arrays import Floats, Mask, RowNumbers, read_ahead, row_numbers
-from searchengine.indexer.config import Storage
-from searchengine.indexer.errors import VectorError
-from searchengine.indexer.native.library import faiss, load
+from searchengine.indexer.arrays import Floats, Mask, RowNumbers, locality, row_numbers
+from searchengine.indexer.config import Structure
+from searchengine.indexer.errors import SegmentError, VectorError, shortened
+from searchengine.indexer.native.library import faiss, native_threads
 from searchengine.indexer.storage.vectors import Prefixes, VectorFile
-from searchengine.indexer.threads import slices, threads
+from searchengine.indexer.threads import slices
+
+MIN_EF_SEARCH = 32
+"""Minimum ef_search that follows from the size of a shortlist. (A longer shortlist bought as much
+recall@10 for the same time as a higher ef_search, or more: 20k real sentences.)"""
+
+LOCALITY_BATCH = 64
+"""A batch of at least this many queries is sorted by similarity: neighbours read the same rows,
+which are then still in the cache (1.2 to 1.5 times as many queries per second; 10,000 queries over
+200k real sentences, two cores)."""
+
+Search = Callable[[Floats, int], tuple[Floats, RowNumbers]]
 
 CHUNK_VALUES = 1 << 18
 """Values gathered at a time: 1 MiB of float32, which stays in the cache of one core."""
@@ -31,14 +49,6 @@ EXTRA_ROWS = 32
 
 MAX_LENGTH = 1.01
 """Maximum length of a row: rows have length one, rounded to float16."""
-
-_THREAD_BYTES = 1 << 24
-"""Bytes of rows that one thread scores, in a millisecond or two. Waiting for a second thread takes
-longer where other programs are running."""
-
-_MIN_BLOCK, _MAX_BLOCK = 1 << 10, 1 << 24  # rows of a pass
-_MIN_SCORED = 1 << 14  # of a pass, which take a millisecond or two: few rows need one pass
-_QUERIES = 256  # of a pass: their heaps and vectors stay in a cache
 
 
 class Allowed:
@@ -114,24 +124,6 @@ class Allowed:
         return f"Allowed({self.size} of {self.total} rows)"
 
 
-def restriction(allowed: "Allowed | npt.ArrayLike | None", total: int) -> Allowed | None:
-    """The filter of a caller, checked for a segment of `total` rows; None for no filter.
-
-    Raises:
-        VectorError: an Allowed for another number of rows, or as Allowed.from_rows.
-    """
-    if allowed is None:
-        return None
-    if not isinstance(allowed, Allowed):
-        return Allowed.from_rows(allowed, total)
-    if allowed.total != total:
-        raise VectorError(
-            f"allowed rows must be of a segment of {total} rows, got {allowed.total} rows; "
-            "create them for this segment"
-        )
-    return allowed
-
-
 @dataclass(frozen=True, slots=True)
 class SearchResult:
     """The rows of a search, best first: by descending score, equal scores by row number.
@@ -147,28 +139,7 @@ class SearchResult:
     exact: bool = False
 
 
-def merge(results: Sequence[SearchResult], bases: Sequence[int], k: int) -> SearchResult:
-    """The best k rows of several segments, numbered through all of them.
-
-    Args:
-        results: one (q, k_i) result per segment, all for the same queries.
-        bases: the number of each segment's first row.
-        k: rows to keep, >= 1.
-    """
-    if not results or len(results) != len(bases):
-        raise VectorError(f"cannot merge {len(results)} results with {len(bases)} bases")
-    numbered = [
-        np.where(result.rows < 0, -1, result.rows + base)
-        for result, base in zip(results, bases, strict=True)
-    ]
-    if len(results) == 1 and numbered[0].shape[1] == k:  # it is in order
-        return SearchResult(numbered[0], results[0].scores, results[0].exact)
-    rows = np.concatenate(numbered, axis=1)
-    best = _best(rows, np.concatenate([result.scores for result in results], axis=1), k)
-    return SearchResult(best.rows, best.scores, all(result.exact for result in results))
-
-
-def _best(rows: RowNumbers, scores: Floats, k: int) -> SearchResult:
+def highest(rows: RowNumbers, scores: Floats, k: int) -> SearchResult:
     """The first k by (-score, row), padding last."""
     order = np.lexsort((rows, -scores), axis=1)[:, :k]
     size = order.shape[1]
@@ -210,7 +181,7 @@ def rerank(
             # in the block, so equal rows could differ in the last bit.
             scores[part] = np.einsum("qsd,qd->qs", rows, queries[top : top + lines])
     scores[candidates < 0] = -np.inf
-    return _best(candidates, scores, k)
+    return highest(candidates, scores, k)
 
 
 def scan(
@@ -286,112 +257,226 @@ def score_slack(dim: int) -> float:
     return 1.1 * (dim + 2) * 2.0**-24 * MAX_LENGTH
 
 
-class _Pass(ctypes.Structure):
-    """Equal to Pass in source/exact.h, field by field."""
+class CoarseIndex:
+    """The coarse stage: prefixes of the rows of a segment, searched by inner product.
 
-    _fields_ = (
-        ("full", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("dim", "half")),
-        *((name, ctypes.c_void_p) for name in ("numbers", "mask")),
-        *((name, ctypes.c_int64) for name in ("first", "last")),
-        ("queries", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("count", "k")),
-    )
-
-
-class NativeRows:
-    """The rows of a vectors file, scored by inner products. Safe to use from several threads.
-
-    The score of a (query, row) pair is the same to the last bit whatever else is scored.
+    Attributes:
+        index: the faiss index; its ids are row numbers. inner: the one behind the ids.
+        structure: the kind of the index.
+        rows, width: number of prefixes, and their dimensions.
     """
 
-    def __init__(self, file: VectorFile, level: int) -> None:
-        """`level`: from library.chosen_level."""
-        self.rows, self.dim, self.level = file.rows, file.dim, level
-        self._file, self._address = file, file.address
-        self._half = file.storage is Storage.FLOAT16
-        self._stride = file.dim * (2 if self._half else 4)  # bytes of a row
-        self._library = load()
+    def __init__(self, index: Any, lock: AbstractContextManager[Any] | None = None) -> None:
+        """`lock` is held during every scan, for an index that allows one search at a time."""
+        self.index = index
+        self._lock = nullcontext() if lock is None else lock
+        inner = index
+        if isinstance(index, faiss.IndexIDMap):
+            inner = faiss.downcast_index(index.index)
+        self.structure = structure_of(inner)
+        self.inner = inner
+        self.rows = int(index.ntotal)
+        self.width = int(index.d)
 
-    def best(
-        self, queries: Floats, k: int, rows: RowNumbers | None = None, mask: Mask | None = None
-    ) -> tuple[RowNumbers, Floats]:
-        """The best k rows and scores (q, k), by (-score, row), padded with -1 and -inf.
+    def nprobe(self, effort: int = 0, allowed: Allowed | None = None) -> int:
+        """Lists that a search reads, which also have rows that are not allowed; at most all.
+
+        An effort of 0 reads a sixteenth of them.
+        """
+        return min(int((effort or -(-self.lists // 16)) / self.share(allowed)), self.lists)
+
+    def share(self, allowed: Allowed | None) -> float:
+        """Allowed rows as a fraction of those in this index: in a trial, fewer than the segment."""
+        return 1.0 if allowed is None else allowed.size / self.rows
+
+    def shortlist(
+        self, queries: Floats, size: int, allowed: Allowed | None = None, effort: int = 0
+    ) -> RowNumbers:
+        """The rows with the highest scores of their prefixes.
 
         Args:
-            queries: (q, D) float32.
-            k: rows per query, >= 1.
-            rows: the rows to score, rising, all within these; None for all.
-            mask: (self.rows,) whether each row may be found; None for all.
+            queries: (q, width) float32 of any length.
+            size: rows per query, >= 1.
+            allowed: the rows that may be returned; None for all.
+            effort: see SegmentConfig; 0 follows the size.
 
-        Raises:
-            MemoryError.
+        Returns:
+            (q, size) int64, best first, then -1: where fewer rows are allowed, or where a walk of a
+            graph or of lists has ended before.
         """
-        queries = np.ascontiguousarray(queries, np.float32)
-        best, scores = self._empty(len(queries), k)
-        total = self.rows if rows is None else rows.size
-        for first in range(0, len(queries), _QUERIES):
-            group = slice(first, first + _QUERIES)
-            part = self._pass(queries[group], k)
-            part.numbers = None if rows is None else rows.ctypes.data
-            part.mask = None if mask is None else mask.ctypes.data
-            into = best[group].ctypes.data, scores[group].ctypes.data
-            for piece in slices(total, max(_MIN_BLOCK, _MIN_SCORED // part.count), _MAX_BLOCK):
-                part.first, part.last = piece.start, piece.stop
-                if rows is None:
-                    start, end = piece.start * self._stride, piece.stop * self._stride
-                    offset = self._file.offset
-                    read_ahead(self._file.map, offset + start, offset + end)
-                with threads.take(self._threads((part.last - part.first) * part.count)) as used:
-                    failed = self._library.kernel_add_best(
-                        self.level, ctypes.byref(part), used, *into
-                    )
-                self._check(failed, part)
-        return best, scores
+        available = self.rows if allowed is None else allowed.size
+        shortlist = np.full((queries.shape[0], size), -1, np.int64)
+        filled = min(size, available)
+        if filled == 0:
+            return shortlist
+        queries = np.ascontiguousarray(queries, dtype=np.float32)
+        if self.structure is Structure.FLAT:
+            search = partial(self._scan, allowed=allowed)
+            shortlist[:, :filled] = ordered(search, queries, filled, available)[1]
+        else:
+            shortlist[:, :filled] = self._walk(queries, filled, effort, allowed)
+        return shortlist
 
-    def rerank(self, queries: Floats, candidates: RowNumbers, k: int) -> tuple[RowNumbers, Floats]:
-        """The best k of the candidates (q, s), as `best`; -1 is padding. Raises MemoryError."""
-        best, scores = self._empty(len(queries), k)
-        queries = np.ascontiguousarray(queries, np.float32)
-        candidates = np.ascontiguousarray(candidates, np.int64)
-        for group in slices(len(queries)):
-            part = self._pass(queries[group], k)
-            lines = candidates[group]
-            with threads.take(min(len(lines), self._threads(lines.size))) as count:
-                failed = self._library.kernel_rerank(
-                    self.level,
-                    ctypes.byref(part),
-                    lines.ctypes.data,
-                    lines.shape[1],
-                    count,
-                    best[group].ctypes.data,
-                    scores[group].ctypes.data,
-                )
-            self._check(failed, part)
-        return best, scores
+    @property
+    def lists(self) -> int:
+        """Number of k-means lists of an IVF; 0 for other structures."""
+        return int(self.inner.nlist) if self.structure is Structure.IVF else 0
 
-    @staticmethod
-    def _empty(queries: int, k: int) -> tuple[RowNumbers, Floats]:
-        return np.full((queries, k), -1, np.int64), np.full((queries, k), -np.inf, np.float32)
+    def _walk(self, queries: Floats, size: int, effort: int, allowed: Allowed | None) -> RowNumbers:
+        """Rows (q, size) of walks of a graph or of lists, -1 where they end too early."""
+        rows = np.empty((len(queries), size), np.int64)
+        selector = None if allowed is None else allowed.selector
+        order = np.arange(len(queries))
+        if len(queries) >= LOCALITY_BATCH:
+            order = locality([queries], queries)
+        if self.structure is Structure.IVF:
+            nprobe = self.nprobe(effort, allowed)
+            parameters = faiss.SearchParametersIVF(nprobe=nprobe, sel=selector)
+        else:
+            wanted = max(effort or MIN_EF_SEARCH, size)  # a walk also passes rows not allowed
+            ef_search = min(int(wanted / self.share(allowed)), self.rows)
+            parameters = faiss.SearchParametersHNSW(efSearch=ef_search, sel=selector)
+        for part in slices(len(queries)):
+            with native_threads(part.stop - part.start):
+                result = self.index.search(queries[order[part]], size, params=parameters)
+            rows[order[part]] = result[1]
+        return rows
 
-    def _pass(self, queries: Floats, k: int) -> _Pass:
-        """It holds the address of the queries, which the caller keeps."""
-        return _Pass(
-            full=self._address,
-            dim=self.dim,
-            half=self._half,
-            queries=queries.ctypes.data,
-            count=len(queries),
-            k=k,
+    def _scan(
+        self, queries: Floats, size: int, allowed: Allowed | None = None
+    ) -> tuple[Floats, RowNumbers]:
+        """Scores and rows (q, size) of a scan; `size` is at most the number of allowed rows."""
+        if allowed is None or allowed.size >= self.rows:
+            return self._scan_faiss(queries, size, None)
+        others = self.rows - allowed.size
+        if others > size:
+            return self._scan_faiss(queries, size, allowed.selector)
+        # With a selector faiss takes three times as long as for a few rows more.
+        scores, rows = self._scan_faiss(queries, size + others, None)
+        order = np.argsort(~allowed.mask[rows], axis=1, kind="stable")[:, :size]
+        return np.take_along_axis(scores, order, axis=1), np.take_along_axis(rows, order, axis=1)
+
+    def _scan_faiss(self, queries: Floats, size: int, selector: Any) -> tuple[Floats, RowNumbers]:
+        """Scores and rows of a scan over the rows in the selector, None for all."""
+        parameters = None if selector is None else faiss.SearchParameters(sel=selector)
+        rows = np.empty((len(queries), size), np.int64)
+        scores = np.empty(rows.shape, np.float32)
+        for part in slices(len(queries)):
+            into = {"D": scores[part], "I": rows[part]}
+            with self._lock, native_threads(part.stop - part.start):
+                self.index.search(queries[part], size, params=parameters, **into)
+        return scores, rows
+
+
+def ordered(
+    search: Search, queries: Floats, size: int, available: int
+) -> tuple[Floats, RowNumbers]:
+    """Scores and rows (q, size) by (-score, row), from a search that breaks ties arbitrarily.
+
+    One row more than `size` shows whether the cut goes through a tie; if it does, more rows are
+    requested until the tie is complete.
+
+    Args:
+        search: queries and a size to scores and rows, best first.
+        queries: (q, width) float32.
+        size: rows per query.
+        available: the most rows that `search` can return.
+    """
+    requested = min(size + 1, available)
+    scores, rows = search(queries, requested)
+    if (scores[:, 1:] < scores[:, :-1]).all():
+        return scores[:, :size], rows[:, :size]  # no tie: faiss has sorted them
+    best_rows = np.empty((queries.shape[0], size), np.int64)
+    best_scores = np.empty(best_rows.shape, np.float32)
+    pending = np.arange(queries.shape[0])
+    while True:
+        order = np.lexsort((rows, -scores))[:, :size]
+        best_rows[pending] = np.take_along_axis(rows, order, axis=1)
+        best_scores[pending] = np.take_along_axis(scores, order, axis=1)
+        if requested == available:
+            return best_scores, best_rows
+        pending = pending[scores[:, size - 1] == scores[:, -1]]
+        if pending.size == 0:
+            return best_scores, best_rows
+        requested = min(2 * requested, available)
+        scores, rows = search(queries[pending], requested)
+
+
+def structure_of(index: Any) -> Structure | None:
+    """The Structure of a faiss index; None if it is another kind."""
+    kinds = {
+        faiss.IndexHNSW: Structure.HNSW,
+        faiss.IndexIVF: Structure.IVF,
+        faiss.IndexFlatCodes: Structure.FLAT,
+    }
+    if hasattr(faiss, "GpuIndexFlat"):
+        kinds[faiss.GpuIndexFlat] = Structure.FLAT
+    return next((kind for types, kind in kinds.items() if isinstance(index, types)), None)
+
+
+def open_coarse(path: Path) -> CoarseIndex:
+    """Map a saved index. The caller has verified the file's checksum: faiss trusts what it reads.
+
+    A file made to harm can end the process, see docs/format.md. Raises SegmentError: faiss cannot
+    read it, or its structure is not one of this package.
+    """
+    try:
+        index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
+    except (RuntimeError, MemoryError) as error:  # a length in the file may be any number
+        reason = shortened(str(error) or "it asks for more memory than there is")
+        raise SegmentError(f"faiss cannot read {path}: {reason}") from error
+    inner = index.index if isinstance(index, faiss.IndexIDMap) else index
+    if (
+        structure_of(faiss.downcast_index(inner)) is None
+        or index.metric_type != faiss.METRIC_INNER_PRODUCT
+    ):
+        raise SegmentError(
+            f"{path} must hold a coarse stage of this package, got {type(index).__name__}"
         )
+    return CoarseIndex(index)
 
-    def _threads(self, scored: int) -> int:
-        return -(-scored * self._stride // _THREAD_BYTES)
 
-    @staticmethod
-    def _check(failed: int, part: _Pass) -> None:
-        if failed:
-            raise MemoryError(f"no memory for the best {part.k} rows of {part.count} queries")
+def gpu_copy(rows: Prefixes) -> CoarseIndex:
+    """All rows as a flat float16 index in the memory of the first GPU.
+
+    Raises:
+        SegmentError: no GPU, or not enough memory on it.
+    """
+    require_gpu()
+    resources, lock = first_gpu()
+    config = faiss.GpuIndexFlatConfig()
+    config.useFloat16 = True
+    try:
+        with lock:
+            index = faiss.GpuIndexFlatIP(resources, rows.dim, config)
+            for block in rows.blocks():
+                index.add(block)
+    except RuntimeError as error:
+        raise SegmentError(
+            f"the GPU has no room for {rows.rows} rows of {2 * rows.dim} bytes: {error}; "
+            "search on the CPU"
+        ) from error
+    return CoarseIndex(index, lock=lock)
+
+
+@cache
+def first_gpu() -> tuple[Any, AbstractContextManager[object]]:
+    """The resources of the first GPU, with 1.5 GB of working memory, opened once in a process.
+
+    One thread at a time may use them: whoever uses an index on the GPU holds the lock.
+    """
+    return faiss.StandardGpuResources(), Lock()
+
+
+def require_gpu() -> None:
+    """Raise SegmentError if faiss sees no GPU, or was built without support for one."""
+    if not hasattr(faiss, "StandardGpuResources"):
+        raise SegmentError(
+            "this faiss was built without GPU support: "
+            "pip uninstall faiss-cpu, then pip install faiss-gpu; or leave out the device"
+        )
+    if not faiss.get_num_gpus():
+        raise SegmentError("faiss sees no GPU here; leave out the device to search on the CPU")
 
 
 _PREFIX = 64  # dimensions of the bound of duplicates

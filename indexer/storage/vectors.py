@@ -146,8 +146,7 @@ class VectorFile:
         if isinstance(rows, slice):
             first, last, _ = rows.indices(self.rows)
             if first < last:
-                stride = self._bytes.shape[1]
-                read_ahead(self.map, self.offset + first * stride, self.offset + last * stride)
+                read_ahead(self.map, self.offset, self._bytes.shape[1], slice(first, last))
             raw = self._bytes[rows, :end].copy()
         elif width is not None:
             raw = self._bytes[:, :end][rows]

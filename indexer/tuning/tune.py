@@ -39,7 +39,8 @@ from searchengine.indexer.config import (
     Structure,
 )
 from searchengine.indexer.errors import TuneError
-from searchengine.indexer.search.scoring import Allowed, SearchResult, merge, score_slack
+from searchengine.indexer.search.cascade import merge
+from searchengine.indexer.search.scoring import Allowed, SearchResult, score_slack
 from searchengine.indexer.segment import Segment
 from searchengine.indexer.storage.files import DTYPES
 from searchengine.indexer.tuning.goal import Goal, Point, Tuning, holds, smallest_sample

@@ -11,8 +11,9 @@ from clustered import clustered, overlap
 from searchengine.indexer.arrays import prefix, unit_rows
 from searchengine.indexer.errors import SegmentError, VectorError
 from searchengine.indexer.native.library import faiss
-from searchengine.indexer.search import cascade
-from searchengine.indexer.search.scoring import SearchResult, merge, rerank
+from searchengine.indexer.search import scoring
+from searchengine.indexer.search.cascade import merge
+from searchengine.indexer.search.scoring import SearchResult, rerank
 from searchengine.indexer.segment import Segment, SegmentConfig
 
 DIM = 48
@@ -52,7 +53,7 @@ def graph(folder: Path) -> Segment:
     return build(folder / "its-own-graph", "hnsw", clustered(ROWS, 0, DIM))
 
 
-@pytest.fixture(params=[1, cascade.LOCALITY_BATCH - 1, cascade.LOCALITY_BATCH, 150])
+@pytest.fixture(params=[1, scoring.LOCALITY_BATCH - 1, scoring.LOCALITY_BATCH, 150])
 def queries(request: pytest.FixtureRequest) -> np.ndarray:
     return QUERIES[: request.param]
 
@@ -77,7 +78,7 @@ def check(found: SearchResult, expected: SearchResult) -> None:
 def test_a_batch_is_its_queries_one_by_one(segment: Segment) -> None:
     """Also where similar queries are searched after each other: each gets its own answer."""
     many = segment.search(QUERIES, 5)
-    assert len(QUERIES) > cascade.LOCALITY_BATCH
+    assert len(QUERIES) > scoring.LOCALITY_BATCH
     alone = [segment.search(query[None], 5) for query in QUERIES]
     np.testing.assert_array_equal(many.rows, np.concatenate([one.rows for one in alone]))
     np.testing.assert_allclose(
@@ -165,7 +166,7 @@ def test_a_tie_is_completed_whichever_of_its_rows_a_search_keeps() -> None:
     rows, scores = np.array([[9, 8, 7, 6, 5, 1]]), np.array([[3, 2, 2, 2, 2, 1]], np.float32)
     search = lambda _, size: (scores[:, :size], rows[:, :size])  # noqa: E731
     for size in (2, 3, 6):
-        found = cascade.ordered(search, np.ones((1, 2), np.float32), size, 6)
+        found = scoring.ordered(search, np.ones((1, 2), np.float32), size, 6)
         assert found[1].tolist() == [[9, 5, 6, 7, 8, 1][:size]]
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from searchengine.indexer.config import Storage
 from searchengine.indexer.native import library
-from searchengine.indexer.search.scoring import NativeRows
+from searchengine.indexer.search.cascade import NativeRows
 from searchengine.indexer.segment import Segment, SegmentConfig
 from searchengine.indexer.storage.vectors import VectorFile
 from searchengine.indexer.threads import ThreadBudget

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from searchengine.indexer.arrays import RowNumbers, prefix, unit_rows
 from searchengine.indexer.config import Code, RotationKind, Storage, Structure
 from searchengine.indexer.errors import SegmentConfigError, SegmentError, VectorError
-from searchengine.indexer.search.cascade import open_coarse
-from searchengine.indexer.search.scoring import Allowed
+from searchengine.indexer.search.scoring import Allowed, open_coarse
 from searchengine.indexer.segment import Segment, SegmentConfig, rows_beside
 from searchengine.indexer.storage.files import PASSAGES
 

@@ -43,7 +43,7 @@ from searchengine.errors import BackendUnavailable, CollectionBusy, CollectionEr
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.building import Progress
 from searchengine.indexer.config import Device
-from searchengine.indexer.search.cascade import require_gpu
+from searchengine.indexer.search.scoring import require_gpu
 from searchengine.indexer.segment import Segment
 
 _BLOCK = 1000  # documents whose vectors are handed on at a time

@@ -26,7 +26,8 @@ from searchengine.corpus.analyzer import runs
 from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionError
 from searchengine.indexer.arrays import Floats
-from searchengine.indexer.search.scoring import Allowed, SearchResult, merge
+from searchengine.indexer.search.cascade import merge
+from searchengine.indexer.search.scoring import Allowed, SearchResult
 from searchengine.indexer.segment import Segment, rows_beside
 
 _FILTERS, _FILTERED_ROWS = 16, 1 << 24
