@@ -2,15 +2,12 @@
 
 import ctypes
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from searchengine.indexer.errors import SegmentConfigError, shown
 from searchengine.indexer.native.compiler import LIBRARY
-from searchengine.indexer.threads import threads
 
 KERNEL = "SEARCHENGINE_KERNEL"
 """Environment variable that chooses the kernel of segments built or opened afterwards: `native`,
@@ -55,23 +52,6 @@ faiss: Any = _faiss  # its type stubs describe the C++ side, not the Python meth
 
 # For more queries faiss calls its own BLAS, of 2021, which takes newer processors for old ones.
 faiss.cvar.distance_compute_blas_threshold = 1 << 30
-
-
-@contextmanager
-def native_threads(limit: int) -> Iterator[None]:
-    """Take at most `limit` of the process's threads for one faiss call.
-
-    `limit` is at most the number of queries, because faiss divides a call by queries, not rows. A
-    thread without work still has to reach the barrier: on a busy machine one query waits whole time
-    slices for it (16 ms instead of 0.2 ms). The setting applies to the calling thread only.
-    """
-    with threads.take(limit) as count:
-        before = faiss.omp_get_max_threads()
-        faiss.omp_set_num_threads(count)
-        try:
-            yield
-        finally:
-            faiss.omp_set_num_threads(before)
 
 
 @cache
