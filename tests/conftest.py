@@ -3,6 +3,7 @@
 import errno
 import gc
 import os
+import resource
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -199,6 +200,17 @@ def fill_disk() -> None:
 def disk_full_at(monkeypatch: pytest.MonkeyPatch, call: int) -> Callable[[], int]:
     """The n-th sync from now on fails; returns a count of them."""
     return during(monkeypatch, os, "fsync", fill_disk, call)
+
+
+@contextmanager
+def full_disk(size: int = 0) -> Iterator[None]:
+    """No file grows beyond `size` bytes: the system refuses it, as if the disk were full."""
+    before, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before, most))
 
 
 @pytest.fixture

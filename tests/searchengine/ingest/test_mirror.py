@@ -1,9 +1,7 @@
 """A mirrored folder: whatever happens to its files, the collection equals a new one of it."""
 
-import errno
 import json
 import os
-import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -21,7 +19,6 @@ from searchengine import SearchEngine
 from searchengine.corpus.documents import Document
 from searchengine.corpus.files import Unread, read_corpus
 from searchengine.errors import CorpusError, EmptyCorpus
-from searchengine.ingest import folder_sync
 from searchengine.ingest.folder_sync import FolderSync, MirrorOptions
 
 
@@ -207,13 +204,13 @@ def state_of(engine: SearchEngine, notes: Path) -> FolderSync:
 
 
 def test_a_file_with_another_content_of_the_same_size_and_time(
-    engine: SearchEngine, notes: Path, monkeypatch: pytest.MonkeyPatch
+    engine: SearchEngine, notes: Path
 ) -> None:
-    monkeypatch.setattr(folder_sync, "RECENT", 0)
     write(notes, {"a.txt": "a"})
     state = state_of(engine, notes)
     state.look(Unread())
-    state.settle()
+    state.unsettled.clear()
+    assert state.settle()
     before = (notes / "a.txt").stat()
     (notes / "a.txt").write_text("b")
     os.utime(notes / "a.txt", ns=(before.st_atime_ns, before.st_mtime_ns))
@@ -222,7 +219,7 @@ def test_a_file_with_another_content_of_the_same_size_and_time(
 
 
 def test_what_a_file_loses_while_it_is_written_stays_until_it_is_settled(
-    engine: SearchEngine, notes: Path, monkeypatch: pytest.MonkeyPatch
+    engine: SearchEngine, notes: Path
 ) -> None:
     write(notes, {"a.txt": "a", "b.txt": "bb"})
     engine.mirror(notes)
@@ -232,34 +229,9 @@ def test_what_a_file_loses_while_it_is_written_stays_until_it_is_settled(
     assert state.run(Unread()).removed == 0
     assert "a.txt" in engine
     assert not state.settle()
-    monkeypatch.setattr(folder_sync, "RECENT", 0)
     assert state.look(Unread()) and state.changed >= {"a.txt"}
+    state.unsettled.clear()
     assert state.run(Unread()).removed == 1 and state.settle()
-
-
-def test_a_folder_that_may_not_be_read(
-    engine: SearchEngine, notes: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its files are named, not removed: they may still be there."""
-    write(notes, {"a.txt": "a", "two/c.txt": "ccc"})
-    engine.mirror(notes)
-    before = set(engine.keys())
-    scandir = os.scandir
-
-    def refusing(path: Any) -> Any:
-        if Path(path) == notes / "two":
-            raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return scandir(path)
-
-    monkeypatch.setattr(os, "scandir", refusing)
-    unread = Unread()
-    assert {d.key for d in read_corpus(notes, unread=unread)} == before - {"two/c.txt"}
-    named = f"{notes}/two: this user may not read it; change its owner or its mode"
-    assert unread.failed.first == [named]
-    for fails in (lambda: list(read_corpus(notes)), lambda: engine.mirror(notes)):
-        with pytest.raises(CorpusError, match=re.escape(named)):
-            fails()
-    assert set(engine.keys()) == before
 
 
 # ------------------------------------------------------------------------------- any order of them

@@ -19,6 +19,7 @@ from searchengine.backends.folder.collection import Collection
 from searchengine.ingest import ingestion, pipeline
 
 EVERY = 600  # documents to a commit
+LONG = "a" * (1 << 19)  # a document that is read and encoded alone
 SOON = 20  # seconds after which a test that waits for another thread has failed
 
 
@@ -38,8 +39,7 @@ def encoding_threads() -> list[str]:
 
 
 @pytest.fixture
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(pipeline, "FIRST_BLOCK", (512, 1 << 16))
+def path(tmp_path: Path) -> Path:
     return tmp_path / "x.index"
 
 
@@ -58,10 +58,7 @@ class Hooked(WordLengths):
         return vectors
 
 
-def test_what_comes_next_is_read_while_the_encoder_is_busy(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pipeline, "LARGEST_BLOCK", (512, 1 << 19))
+def test_what_comes_next_is_read_while_the_encoder_is_busy(path: Path) -> None:
     second_block = threading.Event()
 
     def wait(call: int) -> None:
@@ -70,11 +67,11 @@ def test_what_comes_next_is_read_while_the_encoder_is_busy(
             assert second_block.wait(SOON), "nothing was read meanwhile"
 
     def stream() -> Iterator[dict[str, Any]]:
-        for i in range(1000):
+        for i in range(2):
             assert threading.current_thread() is threading.main_thread()
-            if i == 999:
+            if i == 1:
                 second_block.set()
-            yield document(i)
+            yield {"_id": f"k{i}", "text": LONG}
 
     def progress(documents: int, tokens: int) -> None:
         assert threading.current_thread() is threading.main_thread()
@@ -85,7 +82,7 @@ def test_what_comes_next_is_read_while_the_encoder_is_busy(
     encoder = Hooked(wait)
     with SearchEngine.create(path, encoder, {"prefix": 4}) as engine:
         engine.add(stream(), progress=progress)
-    assert reported == [512, 488]
+    assert reported == [1, 1]
     assert not encoding_threads()
 
 
@@ -110,10 +107,7 @@ def test_a_failing_encoder_undoes_the_commit_that_it_failed(
         assert len(list((path / "segments").iterdir())) == engine.stats().segments
 
 
-def test_an_interrupted_add_stops_the_encoder_between_two_batches(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pipeline, "LARGEST_BLOCK", (512, 1 << 19))
+def test_an_interrupted_add_stops_the_encoder_between_two_batches(path: Path) -> None:
     encoding = threading.Event()
 
     class Slow(WordLengths):
@@ -126,7 +120,7 @@ def test_an_interrupted_add_stops_the_encoder_between_two_batches(
             return super().encode(texts, role=role)
 
     def stream() -> Iterator[dict[str, Any]]:
-        yield from map(document, range(600))
+        yield {"_id": "k", "text": LONG}
         assert encoding.wait(SOON)
         raise KeyboardInterrupt
 

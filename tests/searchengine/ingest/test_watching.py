@@ -1,6 +1,5 @@
 """A watched folder: each change is found, also those made while nobody watched."""
 
-import errno
 import os
 import shutil
 import signal
@@ -11,11 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 from command_line import COMMAND
-from conftest import WordLengths
+from conftest import WordLengths, full_disk
 from cut_documents import EXACT, Words
 from test_mirror import check, write
 from tiny_model import write_model2vec
@@ -44,6 +42,7 @@ def engine(tmp_path: Path) -> Iterator[SearchEngine]:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folder_sync, "LOOK", 0.05)
+    monkeypatch.setattr(folder_sync, "RECENT", 0.1)
 
 
 def until(condition: Callable[[], Any]) -> None:
@@ -99,10 +98,7 @@ def test_every_change_is_found(engine: SearchEngine, notes: Path) -> None:
     check(engine, notes)
 
 
-def test_a_folder_that_is_gone_is_waited_for(
-    engine: SearchEngine, notes: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(folder_sync, "RECENT", 0)
+def test_a_folder_that_is_gone_is_waited_for(engine: SearchEngine, notes: Path) -> None:
     with watching(engine, notes) as passes:
         notes.rename(notes.with_name("away"))
         until(lambda: "no such file or folder" in passes[-1].problem)
@@ -138,31 +134,33 @@ def test_a_broken_file_is_named_once(engine: SearchEngine, notes: Path, tmp_path
     assert [bool(each.changes) for each in passes] == [True, False, True]
 
 
-@pytest.mark.parametrize(
-    ("place", "error", "message"),
-    [
-        ("backends.folder.writer.Segment.build", OSError(errno.ENOSPC, "No room"), "No room"),
-        ("ingest.pipeline.encoded", EndpointError("http://e is away"), "http://e"),
-    ],
-)
-def test_what_fails_for_a_moment_is_waited_for(
-    engine: SearchEngine, notes: Path, place: str, error: Exception, message: str
-) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(f"searchengine.{place}", Mock(side_effect=error))
-        stop = Event()
+class Away(Words):
+    """Cannot be reached the first time."""
+
+    def encode(self, texts: Any, **options: Any) -> Any:
+        vectors = super().encode(texts, **options)
+        if len(self.calls) == 1:
+            raise EndpointError("http://e is away")
+        return vectors
+
+
+def test_what_fails_for_a_moment_is_waited_for(notes: Path, tmp_path: Path) -> None:
+    """An encoder that is away, and then a full disk."""
+    stop = Event()
+    with SearchEngine.create(tmp_path / "c.index", Away(), EXACT) as engine:
         passes = engine.watch(notes, stop=stop)
-        assert message in next(passes).problem
-    assert next(passes).changes == {"added": 2}
-    stop.set()
-    assert list(passes) == []
-    check(engine, notes)
+        assert next(passes).problem == "http://e is away"
+        with full_disk():
+            assert "File too large" in next(passes).problem
+        assert next(passes).changes == {"added": 2}
+        stop.set()
+        assert list(passes) == []
+        check(engine, notes)
 
 
 def test_a_collection_that_is_replaced_gets_the_files_unless_waiting_cannot_help(
-    engine: SearchEngine, notes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: SearchEngine, notes: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(folder_sync, "RECENT", 0)
     passes = engine.watch(notes)
     assert next(passes).changes == {"added": 2}
     path = engine.collection.path
