@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from searchengine.backends.contract import Backend, Changed, Entry, Ids, Known, Snapshot
-from searchengine.backends.filters.parser import COLUMNS, field_name, field_named, fields_of, parse
+from searchengine.backends.filters.parser import COLUMNS, field_name, fields_of, parse
 from searchengine.corpus.contents import bad
 from searchengine.corpus.documents import (
     NOT_METADATA,
@@ -65,7 +65,7 @@ def update(backend: Backend, metadata: Patches) -> None:
                     f"{backend.path} has no document {unknown[0]!r}; nothing was changed, add it "
                     "first or leave it out"
                 )
-            stored = _metadata(snapshot, [states[key] for key in patches])
+            stored = metadata_of(snapshot, [states[key] for key in patches])
         patched = []
         for (key, patch), metadata in zip(patches.items(), stored, strict=True):
             merged = _merge_patch(metadata, patch)
@@ -98,7 +98,7 @@ def _checked_patches(metadata: Patches) -> dict[str, dict[str, Any]]:
     return patches
 
 
-def _metadata(snapshot: Snapshot, states: Sequence[Known]) -> list[Any]:
+def metadata_of(snapshot: Snapshot, states: Sequence[Known]) -> list[Any]:
     """The metadata of stored documents, without reading their texts."""
     try:
         return [json.loads(state.metadata) for state in states]
@@ -169,18 +169,6 @@ def keys(snapshot: Snapshot, where: str | None = None) -> Iterator[str]:
     """Keys of the documents that match a filter, in the order first added."""
     for block in ids(snapshot, where):
         yield from keys_of(snapshot, block)
-
-
-def values(snapshot: Snapshot, documents: Sequence[int], name: str) -> list[Hashable]:
-    """The values of a metadata field, to group by: 1 and 1.0 are one, and missing values differ."""
-    field, read = field_named(name), list[Hashable]()
-    states = snapshot.known(names := keys_of(snapshot, documents))
-    for value in _metadata(snapshot, [states[key] for key in names]):
-        for part in field:
-            value = value.get(part, object()) if isinstance(value, dict) else object()
-        is_json, kind = isinstance(value, dict | list), type(value)
-        read.append((float if kind is int else kind, json.dumps(value) if is_json else value))
-    return read
 
 
 def _by_kind(row: tuple[Any, int]) -> tuple[Any, ...]:

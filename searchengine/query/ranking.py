@@ -7,6 +7,7 @@ searches need no other. What follows is by vectors alone, each part eight times 
 The hits of a page are its documents, each with the passage to show; `rerank` orders the first ones.
 """
 
+import json
 from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import chain, pairwise, repeat
@@ -18,7 +19,8 @@ import numpy.typing as npt
 
 from searchengine.backends import limits
 from searchengine.backends.contract import Snapshot, Span, WordScores
-from searchengine.backends.entries import facet, ids_of, keys_of, values
+from searchengine.backends.entries import facet, ids_of, keys_of, metadata_of
+from searchengine.backends.filters.parser import field_named
 from searchengine.backends.lexical import with_added
 from searchengine.backends.mode import WEIGHT, Mode
 from searchengine.corpus.analyzer import Analyzer
@@ -266,7 +268,7 @@ def _ranking(
         order = Part(*map(np.concatenate, zip(order, part, strict=True))) if seen.size else part
         if query.group_by is not None:
             documents = order.documents.tolist()
-            order = order.take(_firsts(values(snapshot, documents, query.group_by)))
+            order = order.take(_firsts(_values(snapshot, documents, query.group_by)))
         if ended or len(order.documents) >= query.depth:
             break
         seen = np.concatenate([seen, found])
@@ -345,6 +347,18 @@ def _ties_by_key(snapshot: Snapshot, part: Part, count: int) -> Part:
             keys = keys_of(snapshot, part.documents[start:end].tolist())
             order[start:end] = start + np.argsort(np.array(keys, object), kind="stable")
     return part.take(order)
+
+
+def _values(snapshot: Snapshot, documents: Sequence[int], name: str) -> list[Hashable]:
+    """The values of a metadata field, to group by: 1 and 1.0 are one, and missing values differ."""
+    field, read = field_named(name), list[Hashable]()
+    states = snapshot.known(names := keys_of(snapshot, documents))
+    for value in metadata_of(snapshot, [states[key] for key in names]):
+        for part in field:
+            value = value.get(part, object()) if isinstance(value, dict) else object()
+        is_json, kind = isinstance(value, dict | list), type(value)
+        read.append((float if kind is int else kind, json.dumps(value) if is_json else value))
+    return read
 
 
 def _firsts(names: Sequence[Hashable]) -> list[int]:
