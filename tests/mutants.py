@@ -95,7 +95,7 @@ MUTANTS = [
     ),
     Mutant(
         "stale snapshot",
-        f"{FOLDER}/collection.py",
+        f"{FOLDER}/snapshot.py",
         """if (store.identity, store.settings().get("commit_id")) == (
                     current.store.identity,
                     current.settings.get("commit_id"),

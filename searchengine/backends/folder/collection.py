@@ -8,36 +8,24 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import Lock, RLock
-from time import monotonic
 from typing import Any, Self
 from uuid import uuid4
 
 import numpy as np
 
-from searchengine.backends.contract import (
-    Backend,
-    Entry,
-    Known,
-    check_made_by,
-    check_unchanged,
-    checked,
-)
-from searchengine.backends.folder.database import FOLDED, REOPENED, Identity, log_of
+from searchengine.backends.contract import Entry, Known, check_made_by, check_unchanged, checked
+from searchengine.backends.folder.database import FOLDED, Identity
 from searchengine.backends.folder.folders import (
     DATABASE,
     check_name,
-    checksum,
-    folder_errors,
     is_free,
     new_folder,
     new_scratch,
-    open_committed,
     remove_unnamed,
 )
-from searchengine.backends.folder.snapshot import Snapshot
+from searchengine.backends.folder.snapshot import View
 from searchengine.backends.folder.store import Changes, SegmentRow, Store
-from searchengine.backends.folder.writer import OpenSegment, Writer, to_merge, writing
+from searchengine.backends.folder.writer import Writer, to_merge, writing
 from searchengine.corpus.analyzer import DEFAULT, Analyzer
 from searchengine.errors import BackendUnavailable, CollectionBusy, CollectionError, QueryError
 from searchengine.indexer.arrays import Floats
@@ -47,28 +35,18 @@ from searchengine.indexer.search.scoring import require_gpu
 from searchengine.indexer.segment import Segment
 
 _BLOCK = 1000  # documents whose vectors are handed on at a time
-_TRIES = 20  # to open a commit whose segments others replace
 _GROWN = 1.25  # times its size then, from which readers are waited for again
 _log = logging.getLogger(__name__)
 
 
-class Collection(Backend):
-    """An open collection. It shows the commit it was opened on until `refresh` or a change.
+class Collection(View):
+    """An open collection. Members without a description: see Backend.
 
-    Members without a description: see Backend.
-
-    Safe to use from several threads: the snapshot is replaced as a whole. If another folder takes
-    the place of this one, the snapshot stays until `refresh` or the next change, which open the new
-    folder. Threads that write queue; other processes are waited for as long as `wait` says.
+    Threads that write queue; other processes are waited for as long as `wait` says.
 
     Attributes:
-        path: the folder.
         wait: seconds to wait for a writer of another process before CollectionBusy.
-        device: where segments are scanned.
-        accepts: called with the settings of a commit before it is shown; may raise to refuse it.
     """
-
-    path: Path
 
     def __init__(self, path: Path, wait: float = 0, device: str = Device.CPU) -> None:
         """Open. Raises CollectionError (no collection, damaged files), SegmentError (no GPU)."""
@@ -83,14 +61,9 @@ class Collection(Backend):
             raise QueryError(f"device must be one of {', '.join(Device)}, got {device!r}")
         if device == Device.GPU:
             require_gpu()
-        self.path = path.absolute()  # a later chdir must not lead elsewhere
-        self.wait, self.device = wait, Device(device)
-        self.accepts: Callable[[Mapping[str, Any]], None] = lambda _: None
-        self._changing, self._advancing = Lock(), RLock()
-        self._interrupted = False  # Ctrl-C may have come between a commit and showing it
+        self.wait = wait
         self._log_left = 0  # bytes of the log when readers were last waited for in vain
-        self._shown: Snapshot | None = None
-        self._shown = self._newest({})
+        super().__init__(path.absolute(), Device(device))  # a later chdir must not lead elsewhere
 
     @classmethod
     def create(
@@ -119,77 +92,6 @@ class Collection(Backend):
                     changes.set(name, value)
                 changes.set("tokenizer", str(analyzer or DEFAULT))
         return cls(path, wait)
-
-    @contextmanager
-    def reading(self, *, newest: bool = False) -> Iterator[Snapshot]:
-        """The snapshot shown now, which stays open throughout the block.
-
-        `newest`: the newest commit; searches continue on the one they see.
-        """
-        if newest:
-            snapshot = self._newest(self._current().segments)
-            try:
-                yield snapshot
-            finally:
-                snapshot.close()
-            return
-        self._catch_up()
-        with self._changing:
-            snapshot = self._current()
-            snapshot.readers += 1
-        try:
-            yield snapshot
-        finally:
-            with self._changing:
-                snapshot.readers -= 1
-                if snapshot is not self._shown and not snapshot.readers:
-                    snapshot.close()
-
-    @property
-    def segments(self) -> Mapping[SegmentRow, Segment]:
-        """The segments shown now."""
-        return self._current().segments
-
-    @property
-    def identity(self) -> Identity:
-        """Differs from that of a collection that takes its place."""
-        return self._current().store.identity
-
-    @property
-    def settings(self) -> Mapping[str, Any]:
-        """The collection settings shown now."""
-        self._catch_up()
-        return self._current().settings
-
-    @property
-    def closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._shown is None
-
-    def refresh(self) -> None:
-        """Show the newest commit of the collection that is in this folder now."""
-        with self._advancing, folder_errors(self.path):
-            current = self._current()
-            with Store(self.path / DATABASE, readers=1) as store:
-                if (store.identity, store.settings().get("commit_id")) == (
-                    current.store.identity,
-                    current.settings.get("commit_id"),
-                ) and not (store.overgrown and monotonic() > current.opened_at + REOPENED):
-                    return
-            self._show_newest(current.segments)
-
-    def close(self) -> None:
-        """Release the files; closing twice is harmless."""
-        with self._changing:
-            shown, self._shown = self._shown, None
-            if shown is None:
-                return
-            if not shown.readers:
-                shown.close()
-        # The last connection to close checkpoints SQLite's log, which needs a writable one.
-        with suppress(CollectionError, OSError):
-            if log_of(self.path / DATABASE).exists():
-                Store(self.path / DATABASE).close()
 
     def upsert(
         self,
@@ -366,56 +268,6 @@ class Collection(Backend):
                 "open the collection again"
             ) from error
 
-    def _catch_up(self) -> None:
-        """Show the newest commit after an interrupted change."""
-        if self._interrupted and self._shown is not None:
-            self.refresh()
-            self._interrupted = False
-
-    def _current(self) -> Snapshot:
-        if self._shown is None:
-            raise CollectionError(f"{self.path} is closed; open it again")
-        return self._shown
-
-    def _newest(self, held: Mapping[SegmentRow, Segment]) -> Snapshot:
-        """A snapshot of the last commit; segments in `held` are not opened again."""
-        open_segment = self._opener(dict(held))  # a failed try adds to it: the next is quicker
-        failed: list[SegmentRow] | None = None
-        with folder_errors(self.path):
-            for tries_left in reversed(range(_TRIES)):
-                try:
-                    snapshot = Snapshot(self.path, open_segment, self._shown)
-                    break
-                except (CollectionError, OSError):
-                    # Replaced just now and removed by the next writer? Then others are listed.
-                    before = failed
-                    with Store(self.path / DATABASE, readers=1) as store:
-                        failed = store.segments()
-                    if failed == before or not tries_left:
-                        raise
-        try:
-            self.accepts(snapshot.settings)
-        except BaseException:
-            snapshot.close()
-            raise
-        return snapshot
-
-    def _show_newest(self, held: Mapping[SegmentRow, Segment]) -> None:
-        """Show the newest commit; the former snapshot is closed when it has no readers.
-
-        One thread at a time, so that no thread shows an older commit than another before.
-        """
-        with self._advancing:
-            snapshot = self._newest(held)
-            with self._changing:
-                before = self._shown
-                if before is None:  # closed meanwhile
-                    snapshot.close()
-                    return
-                self._shown = snapshot
-                if not before.readers:
-                    before.close()
-
     def _fold_log(self, store: Store, held: Mapping[SegmentRow, Segment]) -> None:
         """Fold SQLite's log into the database if it is large; this view then reads the file."""
         if (size := store.log_bytes) > FOLDED:
@@ -423,18 +275,6 @@ class Collection(Backend):
             complete = store.fold_log(lambda: self._show_newest(held), patient)
             if patient:
                 self._log_left = 0 if complete else size
-
-    def _opener(self, opened: dict[SegmentRow, Segment]) -> OpenSegment:
-        """Opens committed segments, unless they are in `opened`, where it puts them."""
-
-        def open_segment(row: SegmentRow) -> Segment:
-            if row not in opened:
-                with folder_errors(self.path):
-                    options = {"device": self.device, "checksum": checksum}
-                    opened[row] = open_committed(self.path, row, **options)
-            return opened[row]
-
-        return open_segment
 
 
 def _blocks(entries: Sequence[Entry]) -> Iterator[Floats]:

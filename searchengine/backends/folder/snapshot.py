@@ -1,8 +1,10 @@
-"""Reading a collection in a folder: a Snapshot is one commit."""
+"""Reading a collection in a folder: a Snapshot is one commit, and a View shows one."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from pathlib import Path
+from threading import Lock, RLock
 from time import monotonic
 from typing import Any
 
@@ -11,7 +13,14 @@ import numpy as np
 from searchengine.backends import contract, lexical, limits
 from searchengine.backends.contract import Ids, Known, Passages, Unrelated, WordScores, spread
 from searchengine.backends.filters.parser import field_name
-from searchengine.backends.folder.folders import DATABASE, stored_bytes
+from searchengine.backends.folder.database import REOPENED, Identity, log_of
+from searchengine.backends.folder.folders import (
+    DATABASE,
+    checksum,
+    folder_errors,
+    open_committed,
+    stored_bytes,
+)
 from searchengine.backends.folder.store import SegmentRow, Store
 from searchengine.backends.folder.words import (
     TIED,
@@ -26,6 +35,7 @@ from searchengine.corpus.analyzer import runs
 from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionError
 from searchengine.indexer.arrays import Floats
+from searchengine.indexer.config import Device
 from searchengine.indexer.search.cascade import merge
 from searchengine.indexer.search.scoring import Allowed, SearchResult
 from searchengine.indexer.segment import Segment, rows_beside
@@ -33,8 +43,11 @@ from searchengine.indexer.segment import Segment, rows_beside
 _FILTERS, _FILTERED_ROWS = 16, 1 << 24
 """Maximum number of filters with cached rows in a snapshot, and of their rows in all (9 bytes a
 row)."""
+_TRIES = 20  # to open a commit whose segments others replace
 READERS = 4
 """Connections of a snapshot, one of them for quick statements only."""
+OpenSegment = Callable[[SegmentRow], Segment]
+"""Opens a committed segment, or returns one that is open."""
 Search = Callable[[SegmentRow, Segment, Allowed | None], SearchResult]
 
 
@@ -59,7 +72,7 @@ class Snapshot(contract.Snapshot):
     def __init__(
         self,
         path: Path,
-        open_segment: Callable[[SegmentRow], Segment],
+        open_segment: OpenSegment,
         before: "Snapshot | None" = None,
     ) -> None:
         """Open the newest commit; unchanged parts are shared with `before`.
@@ -362,3 +375,161 @@ class Snapshot(contract.Snapshot):
         self.store.close()
         for name in ("_matching", "_words", "_speller"):  # they refer to this
             vars(self).pop(name, None)
+
+
+class View(contract.Backend):
+    """What an open collection shows: a commit, until `refresh` or a change.
+
+    Safe to use from several threads: the snapshot is replaced as a whole. If another folder takes
+    the place of this one, the snapshot stays until `refresh` or the next change, which open the new
+    folder. Members without a description: see contract.Backend.
+
+    Attributes:
+        path: the folder.
+        device: where segments are scanned.
+        accepts: called with the settings of a commit before it is shown; may raise to refuse it.
+    """
+
+    path: Path
+
+    def __init__(self, path: Path, device: Device) -> None:
+        """Open the newest commit. Raises CollectionError for damaged files."""
+        self.path, self.device = path, device
+        self.accepts: Callable[[Mapping[str, Any]], None] = lambda _: None
+        self._changing, self._advancing = Lock(), RLock()
+        self._interrupted = False  # Ctrl-C may have come between a commit and showing it
+        self._shown: Snapshot | None = None
+        self._shown = self._newest({})
+
+    @contextmanager
+    def reading(self, *, newest: bool = False) -> Iterator[Snapshot]:
+        """The snapshot shown now, which stays open throughout the block.
+
+        `newest`: the newest commit; searches continue on the one they see.
+        """
+        if newest:
+            snapshot = self._newest(self._current().segments)
+            try:
+                yield snapshot
+            finally:
+                snapshot.close()
+            return
+        self._catch_up()
+        with self._changing:
+            snapshot = self._current()
+            snapshot.readers += 1
+        try:
+            yield snapshot
+        finally:
+            with self._changing:
+                snapshot.readers -= 1
+                if snapshot is not self._shown and not snapshot.readers:
+                    snapshot.close()
+
+    @property
+    def segments(self) -> Mapping[SegmentRow, Segment]:
+        """The segments shown now."""
+        return self._current().segments
+
+    @property
+    def identity(self) -> Identity:
+        """Differs from that of a collection that takes its place."""
+        return self._current().store.identity
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The collection settings shown now."""
+        self._catch_up()
+        return self._current().settings
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._shown is None
+
+    def refresh(self) -> None:
+        """Show the newest commit of the collection that is in this folder now."""
+        with self._advancing, folder_errors(self.path):
+            current = self._current()
+            with Store(self.path / DATABASE, readers=1) as store:
+                if (store.identity, store.settings().get("commit_id")) == (
+                    current.store.identity,
+                    current.settings.get("commit_id"),
+                ) and not (store.overgrown and monotonic() > current.opened_at + REOPENED):
+                    return
+            self._show_newest(current.segments)
+
+    def close(self) -> None:
+        """Release the files; closing twice is harmless."""
+        with self._changing:
+            shown, self._shown = self._shown, None
+            if shown is None:
+                return
+            if not shown.readers:
+                shown.close()
+        # The last connection to close checkpoints SQLite's log, which needs a writable one.
+        with suppress(CollectionError, OSError):
+            if log_of(self.path / DATABASE).exists():
+                Store(self.path / DATABASE).close()
+
+    def _catch_up(self) -> None:
+        """Show the newest commit after an interrupted change."""
+        if self._interrupted and self._shown is not None:
+            self.refresh()
+            self._interrupted = False
+
+    def _current(self) -> Snapshot:
+        if self._shown is None:
+            raise CollectionError(f"{self.path} is closed; open it again")
+        return self._shown
+
+    def _newest(self, held: Mapping[SegmentRow, Segment]) -> Snapshot:
+        """A snapshot of the last commit; segments in `held` are not opened again."""
+        open_segment = self._opener(dict(held))  # a failed try adds to it: the next is quicker
+        failed: list[SegmentRow] | None = None
+        with folder_errors(self.path):
+            for tries_left in reversed(range(_TRIES)):
+                try:
+                    snapshot = Snapshot(self.path, open_segment, self._shown)
+                    break
+                except (CollectionError, OSError):
+                    # Replaced just now and removed by the next writer? Then others are listed.
+                    before = failed
+                    with Store(self.path / DATABASE, readers=1) as store:
+                        failed = store.segments()
+                    if failed == before or not tries_left:
+                        raise
+        try:
+            self.accepts(snapshot.settings)
+        except BaseException:
+            snapshot.close()
+            raise
+        return snapshot
+
+    def _show_newest(self, held: Mapping[SegmentRow, Segment]) -> None:
+        """Show the newest commit; the former snapshot is closed when it has no readers.
+
+        One thread at a time, so that no thread shows an older commit than another before.
+        """
+        with self._advancing:
+            snapshot = self._newest(held)
+            with self._changing:
+                before = self._shown
+                if before is None:  # closed meanwhile
+                    snapshot.close()
+                    return
+                self._shown = snapshot
+                if not before.readers:
+                    before.close()
+
+    def _opener(self, opened: dict[SegmentRow, Segment]) -> OpenSegment:
+        """Opens committed segments, unless they are in `opened`, where it puts them."""
+
+        def open_segment(row: SegmentRow) -> Segment:
+            if row not in opened:
+                with folder_errors(self.path):
+                    options = {"device": self.device, "checksum": checksum}
+                    opened[row] = open_committed(self.path, row, **options)
+            return opened[row]
+
+        return open_segment

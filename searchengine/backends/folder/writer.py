@@ -26,6 +26,7 @@ from searchengine.backends.folder.folders import (
     segment_folders,
     segments_folder,
 )
+from searchengine.backends.folder.snapshot import OpenSegment
 from searchengine.backends.folder.store import Changes, SegmentRow, Store
 from searchengine.backends.folder.words import writer
 from searchengine.errors import CollectionError
@@ -34,7 +35,6 @@ from searchengine.indexer.search.scoring import Allowed
 from searchengine.indexer.segment import Segment, SegmentConfig
 from searchengine.indexer.storage.files import sync_folder
 
-OpenSegment = Callable[[SegmentRow], Segment]
 Measured = Mapping[SegmentRow, tuple[Segment, Allowed | None]]
 """Segments that were measured, each with the rows that could be found; None for all."""
 SCANNED = 1 << 13  # rows that are scanned in about 0.1 ms (192 dimensions); a graph saves half

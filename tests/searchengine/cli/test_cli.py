@@ -255,7 +255,7 @@ def test_errors_of_the_system_are_one_sentence_with_the_way_out(
     def fail(*_: Any) -> None:
         raise OSError(number, os.strerror(number))  # as numpy raises it, with no name
 
-    monkeypatch.setattr("searchengine.backends.folder.collection.Snapshot", fail)
+    monkeypatch.setattr("searchengine.backends.folder.snapshot.Snapshot", fail)
     done = run("info", folder / "c.index")
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr and done.stderr.startswith("Error: ")
