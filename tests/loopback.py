@@ -1,7 +1,6 @@
 """HTTP servers on loopback, in threads of the tests' process: an embeddings endpoint, a model hub.
 
-with HubEndpoint({"owner/name": folder}) as hub:
-    hub.replace(monkeypatch, tmp_path)
+with HubEndpoint({"owner/name": folder}):
     Encoder.load("owner/name")
 """
 
@@ -19,9 +18,8 @@ from urllib.parse import unquote, urlsplit
 
 import huggingface_hub
 import numpy as np
-import pytest
 from conftest import WordLengths
-from huggingface_hub import constants
+from huggingface_hub.utils import _http as hub_client
 
 
 class Loopback:
@@ -158,13 +156,23 @@ class HubEndpoint(Loopback):
         self.refusals: dict[str, tuple[int, str]] = {}
         self.requests: list[str] = []
 
-    def replace(self, monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    def __enter__(self) -> Self:
         """Let this process fetch from here; huggingface_hub reads its environment only once."""
-        template = self.url + "/{repo_id}/resolve/{revision}/{filename}"
-        monkeypatch.setattr(constants, "ENDPOINT", self.url)
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", f"{home}")
-        monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", self.url)
+        huggingface_hub.set_client_factory(self._client)
+        return super().__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        huggingface_hub.set_client_factory(hub_client.default_client_factory)
+        super().__exit__(*error)
+
+    def _client(self) -> Any:
+        def redirect(request: Any) -> None:
+            here = urlsplit(self.url)
+            request.url = request.url.copy_with(scheme="http", host=here.hostname, port=here.port)
+
+        client = hub_client.default_client_factory()
+        client.event_hooks = {"request": [redirect]}
+        return client
 
     def fetched(self) -> set[str]:
         """The files that were sent, as name/path."""

@@ -31,7 +31,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubEndpoint
     folder = write_sentence_transformer(tmp_path / "model")
     (folder / "pytorch_model.bin").write_bytes(b"pickled weights")
     with HubEndpoint({LEAF_ID: folder, "owner/name": folder}) as endpoint:
-        endpoint.replace(monkeypatch, tmp_path / "hub")
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
         yield endpoint
 
 
