@@ -75,19 +75,10 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_sentence_transformer(tmp_path_factory.mktemp("base") / "model")
 
 
-def use_small_grid(patch: pytest.MonkeyPatch) -> None:
-    """Have a tuning try few configs and time few queries, where any of them may be chosen."""
-    from searchengine.indexer.tuning import tune
-
-    patch.setattr(tune, "PREFIXES", (32,))
-    patch.setattr(tune, "SHORTLISTS", (64, 128))
-    patch.setattr(tune, "_TIMED", 5)
-
-
 @pytest.fixture
-def small_grid(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tunings of this process try few configs."""
-    use_small_grid(monkeypatch)
+def few_timings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tunings of this process time few queries, where any config may be chosen."""
+    monkeypatch.setattr("searchengine.indexer.tuning.tune._TIMED", 3)
 
 
 @pytest.fixture

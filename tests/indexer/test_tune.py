@@ -35,7 +35,7 @@ RECIPES = [
 ]
 
 
-pytestmark = pytest.mark.usefixtures("small_grid")  # no test needs accurate times
+pytestmark = pytest.mark.usefixtures("few_timings")  # no test needs accurate times
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from searchengine.indexer.errors import SegmentConfigError, TuneError
 from searchengine.indexer.tuning.tune import Goal
 
 # Which config is chosen does not matter here: test_tune.py has the whole grid.
-pytestmark = pytest.mark.usefixtures("small_grid")
+pytestmark = pytest.mark.usefixtures("few_timings")
 
 WIDTH = 48
 GOAL = Goal(recall=0.8, confidence=0.9)

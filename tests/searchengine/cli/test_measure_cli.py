@@ -14,7 +14,7 @@ from searchengine import SearchEngine
 from searchengine.measure.results import Results
 
 # Which config is chosen does not matter here: test_tune.py has the whole grid.
-pytestmark = pytest.mark.usefixtures("small_grid")
+pytestmark = pytest.mark.usefixtures("few_timings")
 
 
 @pytest.fixture(scope="module")
