@@ -243,13 +243,13 @@ def stored_states(engine: "SearchEngine", keys: Sequence[str]) -> "dict[str, Kno
 
 
 @contextmanager
-def commits_of(count: int) -> Iterator[None]:
-    """Have `add` commit after so many documents, and read none ahead."""
+def commits_of(count: int, ahead: int = 1) -> Iterator[None]:
+    """Have `add` commit after so many documents, of which it encodes blocks `ahead`."""
     from searchengine.ingest import ingestion, pipeline
 
     size = count, 1 << 40
     with (
-        mock.patch.multiple(pipeline, FIRST_BLOCK=size, LARGEST_BLOCK=size, AHEAD=1),
+        mock.patch.multiple(pipeline, FIRST_BLOCK=size, LARGEST_BLOCK=size, AHEAD=ahead),
         mock.patch.multiple(ingestion, MOST=size, MOST_SUPPLIED=size),
     ):
         yield

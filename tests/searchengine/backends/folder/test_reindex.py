@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import WordLengths, during
+from conftest import WordLengths, commits_of, during
 from cut_documents import Words
 from faults import in_child
 from scenarios import document, leave_pending, stored, strays
@@ -22,7 +22,6 @@ from searchengine.encoders.functions import PROBE, FunctionEncoder
 from searchengine.engine import discard_reindex
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch
 from searchengine.indexer.segment import SegmentConfig
-from searchengine.ingest import ingestion, pipeline
 from searchengine.upkeep.reindex import FolderPlace
 
 CONFIG = SegmentConfig(prefix=8)
@@ -44,9 +43,9 @@ def other() -> FunctionEncoder:
 
 
 @pytest.fixture(autouse=True)
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "LARGEST_BLOCK", (4, 1 << 19))
-    monkeypatch.setattr(ingestion, "MOST", (4, 1 << 26))
+def small_blocks() -> Iterator[None]:
+    with commits_of(4, ahead=2):
+        yield
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Remainders, WordLengths, during
+from conftest import Remainders, WordLengths, commits_of, during
 from cut_documents import Words
 from scenarios import document
 
@@ -60,24 +60,22 @@ def holds(engine: SearchEngine, numbers: set[int], encoder: WordLengths) -> None
     (Collection, "open_store", 2),
     (PassageReader, "cut", 1),
 ])  # fmt: skip
-@pytest.mark.parametrize("passages", [20_000, 5])
+@pytest.mark.parametrize("every", [20_000, 5])
 def test_documents_encoded_before_a_reindex_are_encoded_again(
     engine: SearchEngine,
     monkeypatch: pytest.MonkeyPatch,
     owner: type,
     step: str,
     when: int,
-    passages: int,
+    every: int,
 ) -> None:
-    monkeypatch.setattr("searchengine.ingest.pipeline.FIRST_BLOCK", (2, 1 << 16))
-    monkeypatch.setattr("searchengine.ingest.ingestion.MOST", (passages, 1 << 26))
     called: list[object] = []
 
     def reindex() -> None:
         called.append(1)
         engine.reindex(Remainders())
 
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, commits_of(every, ahead=2):
         during(patch, owner, step, reindex, when)
         added = engine.add([document(i, version=int(i == 4)) for i in range(20)])
     expected = (15, 1, 0, 4)
