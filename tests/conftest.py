@@ -194,14 +194,23 @@ def disk_full_at(monkeypatch: pytest.MonkeyPatch, call: int) -> Callable[[], int
 
 
 @contextmanager
-def full_disk(size: int = 0) -> Iterator[None]:
-    """No file grows beyond `size` bytes: the system refuses it, as if the disk were full."""
+def full_disk(room: int = 0) -> Iterator[None]:
+    """No file grows beyond `room` bytes: the system refuses it, as if the disk were full."""
     before, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, most))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, most))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (before, most))
+
+
+@pytest.fixture
+def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runtime that users without a GPU get; other tests run networks by torch."""
+    from searchengine.trainer.runtimes import runtime_config
+
+    monkeypatch.delenv("SEARCHENGINE_RUNTIME")
+    monkeypatch.setattr(runtime_config, "has_gpu", lambda: False)
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Networks on a CUDA device; without one, the calls of torch that they make."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,10 @@ from searchengine.trainer.model.tokens import TokenIds, Tokenization
 from searchengine.trainer.runtimes.runtime_config import Precision
 from searchengine.trainer.runtimes.torch_runtime import TorchRuntime, pick_device
 from searchengine.trainer.sources.source import Source
-from searchengine.trainer.training import processes
 from searchengine.trainer.training.loop import train
 from searchengine.trainer.training.train_config import TrainConfig
 from tests.tiny_model import small_decoder, write_sentence_transformer
-from tests.trainer.test_train_loop import config  # noqa: F401  (fixtures)
+from tests.trainer.test_train_loop import config, on_processor  # noqa: F401  (fixtures)
 
 TEXTS = ["the dog sleeps", "a", "two big whales near the sea " * 9, "", "red blue"]
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
@@ -141,9 +141,9 @@ def assert_equal(found: Trained, expected: Trained, tolerance: float) -> None:
 def test_a_gpu_trains_as_a_processor_does(
     changes: dict[str, Any],
     config: TrainConfig,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
+    on_processor: Callable[[], None],  # noqa: F811
 ) -> None:
     known = {"dropout": 0.0} | changes
     on_gpu = trained(config, "gpu", **known)
-    monkeypatch.setattr(processes, "pick_device", lambda _: torch.device("cpu"))
+    on_processor()
     assert_equal(on_gpu, trained(config, "cpu", **known), 1e-3)

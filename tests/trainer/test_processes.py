@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,15 @@ import torch
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError
-from searchengine.trainer.training import checkpoint, processes
+from searchengine.trainer.training import checkpoint
 from searchengine.trainer.training.loop import train
 from searchengine.trainer.training.train_config import TrainConfig
 from tests.tiny_model import WORDS
-from tests.trainer.test_train_loop import config, write_triplets  # noqa: F401  (fixtures)
+from tests.trainer.test_train_loop import (  # noqa: F401  (fixtures)
+    config,
+    on_processor,
+    write_triplets,
+)
 
 # Without dropout: its masks are drawn for rows, which lie elsewhere.
 PLAIN = {"dropout": 0.0, "max_steps": 4, "learning_rate": 1e-3}
@@ -49,7 +53,7 @@ def test_two_processes_equal_one(
     cases: set[str],
     devices: str,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    on_processor: Callable[[], None],  # noqa: F811
 ) -> None:
     scored = [*itertools.product(("dog", "cat", "whale"), ("sleeps", "eats", "sings", "plays"))]
     rows = [f"{i % 5}\tthe {n} {v}\tnear {v}" for i, (n, v) in enumerate(scored)]
@@ -62,7 +66,7 @@ def test_two_processes_equal_one(
         settings = {**PLAIN, "train": files.get(case, config.train), **CASES[case]}
         configs[case] = replace(config, **settings, out=tmp_path / case / "two")
     if not devices:
-        monkeypatch.setattr(processes, "pick_device", lambda _: torch.device("cpu"))
+        on_processor()
     run_in_two_processes([*configs.values()], tmp_path, devices=devices)
     for case, shared in configs.items():
         one = train(replace(shared, out=tmp_path / case / "one"))

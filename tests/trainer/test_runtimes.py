@@ -78,10 +78,8 @@ def test_the_runtime_of_a_model(
 
 
 @pytest.fixture
-def folder(tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, own_cache: Path, without_gpu: None) -> Path:
     """A network that the kernel runs, with an empty cache and no runtime named."""
-    monkeypatch.delenv("SEARCHENGINE_RUNTIME")
-    monkeypatch.setattr(runtime_config, "has_gpu", lambda: False)
     return write_bert(tmp_path / "model")
 
 

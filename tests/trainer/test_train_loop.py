@@ -2,11 +2,11 @@
 
 import itertools
 import json
-import math
 import os
 import shutil
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import disk_full_at, full_disk
 from safetensors import safe_open
 from safetensors.torch import save_file
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, ModelError, TrainingError
-from searchengine.trainer.training import checkpoint, loop, objectives
+from searchengine.trainer.training import checkpoint, loop, processes
 from searchengine.trainer.training.judging import Measure
 from searchengine.trainer.training.loop import Report, postponed_signals, train
-from searchengine.trainer.training.run import Run
 from searchengine.trainer.training.train_config import TrainConfig
 from tests.tiny_model import WORDS
 
@@ -40,6 +40,13 @@ def write_triplets(path: Path, ends: Sequence[str]) -> Path:
     lines = ["anchor\tpositive\tnegative", *map("\t".join, triplets)]
     path.write_text("\n".join(lines) + "\n")
     return path
+
+
+@pytest.fixture
+def on_processor(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Trains on the processor from its call on, also beside a GPU."""
+    cpu = torch.device("cpu")
+    return lambda: monkeypatch.setattr(processes, "pick_device", lambda _: cpu)
 
 
 def with_held_out(config: TrainConfig) -> TrainConfig:
@@ -214,17 +221,13 @@ def test_resume_after_a_move_with_more_steps(config: TrainConfig, tmp_path: Path
 def test_a_checkpoint_without_room_leaves_the_older_one(
     config: TrainConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    write = checkpoint.save_file
-
-    def full(tensors: Any, path: Path, said: dict[str, str]) -> None:
-        write(tensors, path, said)
-        if '"step": 7,' in said["run"]:
-            raise OSError("no space left")
-
-    monkeypatch.setattr(checkpoint, "save_file", full)
-    kept = "the checkpoint of update 7 .*no space .*update 6 was kept"
-    with pytest.raises(TrainingError, match=kept):
-        train(config)
+    """Neither while it is written, nor when it is synced."""
+    kept = "the checkpoint of update 7 .*{}.*update 6 was kept"
+    with ExitStack() as stack, pytest.raises(TrainingError, match=kept.format("File too large")):
+        train(config, lambda line: line.step == 6 and stack.enter_context(full_disk(1000)))
+    shutil.rmtree(config.out)
+    with pytest.raises(TrainingError, match=kept.format("No space left")):
+        train(config, lambda line: line.step == 6 and disk_full_at(monkeypatch, 1))
     left = [entry.name for entry in (config.out / "checkpoint").iterdir()]
     assert left == ["state.safetensors"]
     monkeypatch.undo()
@@ -232,33 +235,24 @@ def test_a_checkpoint_without_room_leaves_the_older_one(
     assert train(config, resume=True).fingerprint == whole.fingerprint
 
 
-def test_a_result_without_room_is_written_by_resuming(
-    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(self: Encoder, path: Path) -> None:
-        raise OSError(28, "No space left on device")
+def test_a_result_without_room_is_written_by_resuming(config: TrainConfig) -> None:
+    def filling() -> Iterator[float]:
+        yield from range(5)  # of the base, and of the steps 0, 4, 8 and 12
+        stack.enter_context(full_disk())
+        yield 5
 
-    monkeypatch.setattr(Encoder, "save", full)
-    with pytest.raises(OSError, match="No space left"):
-        train(config)
-    monkeypatch.undo()
+    with ExitStack() as stack, pytest.raises(ModelError, match="File too large"):
+        train(config, measure=scripted(filling()))
     assert checkpoint.saved_step(config.out) == 12
     lines: list[Report] = []
-    assert train(config, lines.append, resume=True).recipe["kept"] == 12 and not lines
+    result = train(config, lines.append, resume=True, measure=rising())
+    assert result.recipe["kept"] == 12 and not lines
 
 
-def test_a_loss_that_is_no_number_stops_and_keeps_the_checkpoint(
-    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real, calls = objectives.info_nce, itertools.count(1)
-
-    def breaks(*args: Any, **kwargs: Any) -> torch.Tensor:
-        return real(*args, **kwargs) * (math.nan if next(calls) > 2 * 6 else 1)  # 2 prefixes
-
-    monkeypatch.setattr(objectives, "info_nce", breaks)
-    with pytest.raises(TrainingError, match="the loss of update 7 is nan: lower learning_rate"):
-        train(config)
-    assert checkpoint.saved_step(config.out) == 6
+def test_a_loss_that_is_no_number_stops_and_keeps_the_checkpoint(config: TrainConfig) -> None:
+    with pytest.raises(TrainingError, match="the loss of update 2 is nan: lower learning_rate"):
+        train(replace(config, learning_rate=1e38))
+    assert checkpoint.saved_step(config.out) == 1
 
 
 def test_bf16_keeps_fp32_master_weights(config: TrainConfig) -> None:
@@ -340,14 +334,13 @@ def terminate() -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "step", "saved"),
+    ("reported", "judged", "saved"),
     [
-        ("add_gradients", 0, 1),
-        ("add_gradients", 6, 7),
-        ("evaluate", 4, 5),
-        ("evaluate", 12, 12),
-        ("send_report", 8, 9),
-        ("finish", 12, None),
+        (1, None, 2),
+        (8, None, 9),
+        (None, 2, 5),  # judged before: the base and step 0
+        (None, 4, 12),
+        (None, 5, None),  # the result
     ],
 )
 def test_a_signal_at_any_place_loses_nothing(
@@ -355,25 +348,23 @@ def test_a_signal_at_any_place_loses_nothing(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     handler: None,
-    place: str,
-    step: int,
+    reported: int | None,
+    judged: int | None,
     saved: int | None,
 ) -> None:
     """It is looked at after an update; the result is written whole."""
-    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 300)
+    monkeypatch.undo()  # no other checkpoint is written
     short = replace(config, dropout=0.1)
     whole = train(replace(short, out=tmp_path / "whole"), measure=rising())
-    real = getattr(loop, place)
 
-    def call(run: Run, *others: Any) -> Any:
-        if run.state.step == step:
-            terminate()
-        return real(run, *others)
+    def scores() -> Iterator[float]:
+        for number in itertools.count():
+            if number == judged:
+                terminate()
+            yield number
 
-    monkeypatch.setattr(loop, place, call)
     with pytest.raises(Ended):
-        train(short, measure=rising())
-    monkeypatch.undo()
+        train(short, lambda line: line.step == reported and terminate(), measure=scripted(scores()))
     assert checkpoint.saved_step(short.out) == saved
     later = scripted(itertools.count(100))
     resumed = train(short, resume=True, measure=later) if saved else Encoder.load(short.out)

@@ -8,15 +8,11 @@ from command_line import run, run_json
 from tiny_model import write_bert
 
 from searchengine.trainer.native.library import levels
-from searchengine.trainer.runtimes import runtime_config
 
-pytestmark = pytest.mark.skipif(not levels(), reason="the kernel is not compiled")
-
-
-@pytest.fixture(autouse=True)
-def as_users_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SEARCHENGINE_RUNTIME")
-    monkeypatch.setattr(runtime_config, "has_gpu", lambda: False)
+pytestmark = [
+    pytest.mark.skipif(not levels(), reason="the kernel is not compiled"),
+    pytest.mark.usefixtures("without_gpu"),
+]
 
 
 @pytest.fixture(scope="module")
