@@ -1,9 +1,8 @@
 """Checksums of large files are remembered between openings, while the files stay the same."""
 
-import hashlib
+import json
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,20 +14,11 @@ from searchengine.errors import CollectionError
 
 
 @pytest.fixture
-def hashed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[str]]:
-    """The names of the files that are read to compute a checksum; all files count as large."""
-    names: list[str] = []
-    digest = hashlib.file_digest
-
-    def counted(file, algorithm):  # type: ignore[no-untyped-def]
-        names.append(Path(file.name).name)
-        return digest(file, algorithm)
-
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def remembered(monkeypatch: pytest.MonkeyPatch, own_cache: Path) -> Path:
+    """The file of the checksums that are remembered; all files count as large."""
     monkeypatch.setattr(folders, "_REMEMBERED", 0)
     monkeypatch.setattr(folders, "_SETTLED", -(10**12))
-    monkeypatch.setattr(hashlib, "file_digest", counted)
-    yield names
+    return own_cache / "checksums.json"
 
 
 @pytest.fixture
@@ -43,7 +33,7 @@ def opened(path: Path) -> None:
 
 
 def test_an_altered_file_is_noticed_whatever_its_times_say(
-    collection: Path, hashed: list[str]
+    collection: Path, remembered: Path
 ) -> None:
     opened(collection)
     (coarse,) = collection.glob("segments/*/coarse.faiss")
@@ -57,9 +47,12 @@ def test_an_altered_file_is_noticed_whatever_its_times_say(
         opened(collection)
 
 
-def test_verify_reads_what_is_remembered(collection: Path, hashed: list[str]) -> None:
-    opened(collection)
-    hashed.clear()
+def test_verify_reads_what_is_remembered(collection: Path, remembered: Path) -> None:
     with SearchEngine.open(collection, WordLengths()) as engine:
+        known = json.loads(remembered.read_bytes())
+        assert {"coarse.faiss", "words.safetensors"} <= {Path(name).name for name in known}
+        wrong = {name: [*state, "0" * 64] for name, (*state, _) in known.items()}
+        remembered.write_text(json.dumps(wrong))
         engine.verify()
-    assert {"coarse.faiss", "words.safetensors"} <= {*hashed}
+    with pytest.raises(CollectionError, match="does not match its checksum"):
+        opened(collection)
