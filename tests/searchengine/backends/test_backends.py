@@ -140,17 +140,14 @@ def test_filters_are_exact_and_never_under_fill(
     assert engine.count(source) == sum(keep(i) for i in range(len(stored)))
 
 
-def add_with_prefixes(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Add 200 documents; a server, too, has a coarse stage for them."""
-    monkeypatch.setattr("searchengine.backends.postgresql.collection.FLAT_BELOW", 100)
-    engine.collection.upsert(entries(200))
+def add_with_prefixes(engine: SearchEngine) -> None:
+    """Add 200 documents; a server, too, has a coarse stage for their 1,194 passages."""
+    engine.collection.upsert(entries(200, 6))
     engine.collection.upsert((), finished=0)
 
 
-def test_the_rank_by_prefix_of_every_passage(
-    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    add_with_prefixes(engine, monkeypatch)
+def test_the_rank_by_prefix_of_every_passage(engine: SearchEngine) -> None:
+    add_with_prefixes(engine)
     with engine.collection.reading() as snapshot:
         ids = [ids_of(snapshot, [f"k{i}"])[f"k{i}"] for i in range(200)]
         passages = snapshot.passages(of=ids).ids
@@ -159,14 +156,14 @@ def test_the_rank_by_prefix_of_every_passage(
         if isinstance(engine.collection.path, str):  # a server
             assert ranks == []
             return
-        assert sorted(ranks) == [*range(1, 399)]
+        assert sorted(ranks) == [*range(1, 1195)]
         kept = snapshot.search(query[None], 30, shortlist=30).rows[0]
         listed = passages[np.array(ranks) <= 30]
         assert len({*kept} & {*listed}) >= 24  # all of them, but where a graph is walked
 
 
-def test_why_a_document_is_not_found(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    add_with_prefixes(engine, monkeypatch)
+def test_why_a_document_is_not_found(engine: SearchEngine) -> None:
+    add_with_prefixes(engine)
     for query in units(6, seed=3):
         for options in ({}, {"where": "n < 150"}, {"min_score": 0.2, "offset": 3}):
             asked = {"k": 5, "shortlist": 12, **options}
