@@ -15,16 +15,13 @@ from scenarios import document
 
 from searchengine import SearchEngine
 from searchengine.backends.folder import database
-
-_UNIT = 1 << 18
+from searchengine.backends.folder.database import FOLDED
 
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A collection whose log is large from two units on, in processes forked from now on."""
-    monkeypatch.setattr(database, "OVERGROWN", 2 * _UNIT)
-    monkeypatch.setattr(database, "FOLDED", _UNIT)
-    monkeypatch.setattr("searchengine.backends.folder.collection.FOLDED", _UNIT)
+    """A collection whose log is overgrown soon, in processes forked from now on."""
+    monkeypatch.setattr(database, "OVERGROWN", 2 * FOLDED)
     path = tmp_path / "words.index"
     with SearchEngine.create(path, WordLengths()) as engine:
         engine.add([document(number) for number in range(8)])
@@ -59,20 +56,19 @@ def readers(path: Path, count: int, pause: float) -> Iterator[None]:
 
 
 def grow(engine: SearchEngine, path: Path, units: int) -> list[int]:
-    """Write some; the size of the log after each change."""
-    text = "bee " * 15_000
+    """Write `units` times FOLDED; the size of the log after each change."""
     sizes = []
     for i in range(3 * units):
-        engine.add([{"_id": "big", "text": f"a{i % 7} {text}"}])
+        engine.add([{"_id": "big", "text": f"a{i % 7}", "filler": f"{i % 7}" * (FOLDED // 3)}])
         sizes.append(log(path))
     return sizes
 
 
 def test_the_log_is_bounded_beside_readers_that_refresh(path: Path) -> None:
     with readers(path, 3, pause=0.05), SearchEngine.open(path, WordLengths()) as engine:
-        sizes = grow(engine, path, units=8)
-        assert max(sizes) < 5 * _UNIT
-        assert min(sizes[sizes.index(max(sizes)) :]) < 2 * _UNIT, "it never fell"
+        sizes = grow(engine, path, units=5)
+        assert max(sizes) < 5 * FOLDED
+        assert min(sizes[sizes.index(max(sizes)) :]) < 2 * FOLDED, "it never fell"
         engine.verify()
 
 
