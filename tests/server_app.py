@@ -36,13 +36,16 @@ def words_collection(path: Path) -> Path:
 
 @contextmanager
 def serving(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
-    """Yields a function that starts an application; its client sends the token that writes."""
+    """Yields a function that starts an application; its client sends the token that writes.
+
+    Collections by words are encoded by its option `encoder`, or else by one of ours.
+    """
     real = SearchEngine.open
 
     def opened(path: Path, named: Any = None, *, runtime: Any = None, **options: Any) -> Any:
         with real(path) as engine:
             encodes = engine.collection.settings["encoder"]["fingerprint"] == "word-lengths"
-        return real(path, WordLengths() if encodes else named, **options)
+        return real(path, named or WordLengths() if encodes else named, **options)
 
     monkeypatch.setattr(SearchEngine, "open", staticmethod(opened))
     with ExitStack() as stack:

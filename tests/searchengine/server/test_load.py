@@ -24,28 +24,23 @@ AT = "/v1/collections/words/documents"
 
 
 class Held(WordLengths):
-    """Encodes questions when it is let."""
+    """Encodes questions, or what has another role, when it is let."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.role = "query"
         self.begun, self.let = threading.Event(), threading.Event()
 
     def encode(self, texts: Any, *, role: Any = None, **_: Any) -> Any:
-        if role == "query" and texts != ["warm"]:
+        if role == self.role and texts != ["warm"]:
             self.begun.set()
             assert self.let.wait(30)
         return super().encode(texts, role=role)
 
 
 @pytest.fixture
-def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
+def held() -> Iterator[Held]:
     encoder = Held()
-    real = SearchEngine.open.__func__  # type: ignore[attr-defined]
-
-    def opened(path: Path, *_: Any, runtime: Any = None, **options: Any) -> SearchEngine:
-        return real(SearchEngine, path, encoder, **options)  # type: ignore[no-any-return]
-
-    monkeypatch.setattr("server_app.SearchEngine.open", staticmethod(opened))
     yield encoder
     encoder.let.set()
 
@@ -68,7 +63,7 @@ def status(client: TestClient, question: str = "a bee", **options: Any) -> int:
 
 
 def test_a_full_queue_answers_429(held: Held, serve: Serve) -> None:
-    client = serve()
+    client = serve(encoder=held)
     results: list[int] = []
     threads = [start(lambda: results.append(status(client))) for _ in range(MAX_REQUESTS)]
     app: Any = client.app
@@ -83,7 +78,7 @@ def test_a_full_queue_answers_429(held: Held, serve: Serve) -> None:
 
 
 def test_a_request_has_a_time_limit(held: Held, serve: Serve) -> None:
-    client = serve(timeout=0.2)
+    client = serve(timeout=0.2, encoder=held)
     response = client.post("/v1/search", json={"query": "a bee"})
     assert response.status_code == 503 and "within 0.2 seconds" in response.text
     assert "retry-after" not in response.headers  # it would take as long again
@@ -95,7 +90,7 @@ def test_a_caller_that_leaves_is_not_encoded(
     held: Held, serve: Serve, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Its question is dropped before its call begins; the request ends at once, as 499."""
-    client = serve()
+    client = serve(encoder=held)
     first = start(lambda: status(client))
     assert held.begun.wait(30)
     app: Any = client.app
@@ -128,24 +123,16 @@ def test_a_caller_that_leaves_is_not_encoded(
     assert not any("nobody waits" in texts for texts in held.calls)
 
 
-def test_writing_does_not_hold_up_searches(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, let, real = threading.Event(), threading.Event(), SearchEngine.add
-
-    def slow(self: SearchEngine, *arguments: Any, **options: Any) -> Any:
-        begun.set()
-        assert let.wait(30)
-        return real(self, *arguments, **options)
-
-    client = serve()
-    monkeypatch.setattr(SearchEngine, "add", slow)
+def test_writing_does_not_hold_up_searches(held: Held, serve: Serve) -> None:
+    held.role, client = "document", serve(encoder=held)
     threads = [
         start(lambda i=i: client.put(f"{AT}/{i}", json={"text": "x"}))  # type: ignore[misc]
         for i in range(6)
     ]
-    assert begun.wait(30)
+    assert held.begun.wait(30)
     for _ in range(5):
         assert status(client) == client.get(f"{AT}/bee").status_code == 200
-    let.set()
+    held.let.set()
     for thread in threads:
         thread.join(30)
     assert client.get(AT, params={"limit": 0}).json()["total"] == 9

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import WordLengths
+from cut_documents import Words
 from lazy import Lazy, needs
 from server_process import TOKEN
 from starlette.testclient import TestClient
@@ -57,17 +58,12 @@ def test_errors_name_the_field_and_its_limit(
     assert error["code"] == (None if param else "query_error")
 
 
-def test_what_was_cut_is_said(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_cut_is_said(serve: Serve) -> None:
     """An encoder whose tokens are words, and that reads three of them, or any number."""
-
-    def spans(self: Any, texts: list[str]) -> list[Any]:
-        return [np.zeros((len(text.split()), 2), np.int32) for text in texts]
-
-    monkeypatch.setattr(WordLengths, "token_spans", spans, raising=False)
+    room: Any
     asked = {"input": ["a a", "a a a a a", "a a a", "a a a a"], "input_type": "query"}
     for room, cut, tokens in ((3, [1, 3], 11), (None, [], 14)):
-        monkeypatch.setattr(WordLengths, "room", lambda *_, room=room: room, raising=False)
-        answer = serve().post(AT, json=asked).json()
+        answer = serve(encoder=Words(room, strict=False)).post(AT, json=asked).json()
         assert (answer["truncated"], answer["max_tokens"]) == (cut, room)
         assert answer["usage"]["prompt_tokens"] == tokens
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from conftest import WordLengths
 from starlette.testclient import TestClient
 
 from searchengine.backends import limits
@@ -56,28 +57,39 @@ def test_a_response_has_a_size(client: TestClient, monkeypatch: pytest.MonkeyPat
         assert response.status_code == 422 and "too long to be read" in response.text
 
 
+class Endless(WordLengths):
+    """Encodes no question before its time is over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ended = threading.Semaphore(0)
+
+    def encode(self, texts: Any, *, role: Any = None, **_: Any) -> Any:
+        end = time.monotonic() + 20
+        try:
+            while texts != ["warm"] and time.monotonic() < end:
+                limits.check()
+            return super().encode(texts)
+        finally:
+            self.ended.release()
+
+
 @pytest.mark.parametrize(("limit", "asked"), [(1, {}), (60, {"timeout": 1})])
 def test_work_ends_when_the_time_of_its_request_is_over(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch, limit: int, asked: dict[str, int]
+    serve: Serve, limit: int, asked: dict[str, int]
 ) -> None:
     """As the server allows, or as the caller."""
-    client, ended = serve(timeout=limit), threading.Semaphore(0)
-
-    def endless(*_: Any) -> Any:
-        try:
-            while True:
-                limits.check()
-        finally:
-            ended.release()
-
-    monkeypatch.setattr("searchengine.engine.hits", endless)
+    encoder = Endless()
+    client = serve(timeout=limit, encoder=encoder)
+    assert encoder.ended.acquire(timeout=5)
     begin = time.monotonic()
     for path, body in (
         ("/v1/search", {"query": "a bee"}),
         ("/v1/search/batch", {"queries": ["a bee"]}),
-        ("/v1/search/similar", {"key": "bee"}),
     ):
         response = client.post(path, json=body | asked)
         assert response.status_code == 503 and "within 1 second" in response.text
-        assert ended.acquire(timeout=5)
+        assert encoder.ended.acquire(timeout=5)
     assert time.monotonic() - begin < 8
+    similar = {"key": "bee", "timeout": 1e-6}
+    assert client.post("/v1/search/similar", json=similar).status_code == 503
