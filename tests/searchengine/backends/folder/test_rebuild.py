@@ -1,7 +1,5 @@
 """The same vectors searched another way: in memory, and as a new segment."""
 
-import errno
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -80,20 +78,6 @@ def test_the_vectors_are_linked_and_live_as_long_as_one_name(tmp_path: Path) -> 
     again = Segment.open(tmp_path / "b")
     list(again.verified())
     np.testing.assert_array_equal(again.search(QUERIES, 5).rows, expected.rows)
-
-
-def test_without_links_the_vectors_are_copied(
-    segment: Segment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EXDEV, "another file system")
-
-    monkeypatch.setattr(os, "link", refuse)
-    rebuilt = Segment.rebuild(tmp_path / "b", segment.path, replace(CONFIG, prefix=12))
-    name = "vectors.faiss"
-    assert not (segment.path / name).samefile(tmp_path / "b" / name)
-    assert (segment.path / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-    same(rebuilt, segment.over(rebuilt.config))
 
 
 @pytest.mark.parametrize("call", range(1, 5))
