@@ -238,13 +238,13 @@ def entries(lines: list[str]) -> Iterator[str]:
             yield line if line.startswith("    ") else f"  {line}"
 
 
-def main() -> None:
+def main(folder: Path = API) -> None:
     """Write the pages, and their contents."""
-    API.mkdir(exist_ok=True)
+    folder.mkdir(exist_ok=True)
     for name in PAGES:
-        (API / f"{name}.md").write_text(page(name), encoding="utf-8")
+        (folder / f"{name}.md").write_text(page(name), encoding="utf-8")
     contents = "\n".join(["# API", "", "```{toctree}", *PAGES, "```", ""])
-    (API / "index.md").write_text(contents, encoding="utf-8")
+    (folder / "index.md").write_text(contents, encoding="utf-8")
 
 
 if __name__ == "__main__":

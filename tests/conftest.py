@@ -5,7 +5,7 @@ import gc
 import os
 import resource
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -194,14 +194,19 @@ def disk_full_at(monkeypatch: pytest.MonkeyPatch, call: int) -> Callable[[], int
 
 
 @contextmanager
-def full_disk(room: int = 0) -> Iterator[None]:
-    """No file grows beyond `room` bytes: the system refuses it, as if the disk were full."""
-    before, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (room, most))
+def limited(kind: int, size: int) -> Iterator[None]:
+    """The system refuses this process more of a resource, such as RLIMIT_NOFILE."""
+    before, most = resource.getrlimit(kind)
+    resource.setrlimit(kind, (size, most))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (before, most))
+        resource.setrlimit(kind, (before, most))
+
+
+def full_disk(room: int = 0) -> AbstractContextManager[None]:
+    """No file grows beyond `room` bytes, as if the disk were full."""
+    return limited(resource.RLIMIT_FSIZE, room)
 
 
 @pytest.fixture
@@ -237,6 +242,15 @@ def serve(words: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[...
 
     with serving(words, monkeypatch) as start:
         yield start
+
+
+@pytest.fixture
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers of this process look for commits, and for an encoder that was away, at once."""
+    from searchengine.server import served
+
+    monkeypatch.setattr(served, "REFRESH", 0.02)
+    monkeypatch.setattr(served, "AGAIN", 0.05)
 
 
 @pytest.fixture

@@ -13,8 +13,7 @@ DOCS = REPOSITORY / "docs"
 def test_the_pages_of_the_api_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(DOCS)
     api = importlib.import_module("write_api")
-    monkeypatch.setattr(api, "API", tmp_path / "api")
-    api.main()
+    api.main(tmp_path / "api")
     assert {page.stem for page in (tmp_path / "api").iterdir()} == {*api.PAGES, "index"}
     engine = (tmp_path / "api" / "engine.md").read_text()
     assert engine.startswith("# searchengine\n\n## SearchEngine\n")

@@ -47,15 +47,15 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Encoder, "load", shared_encoder)
 
 
-def run_python(program: str, folder: Path) -> str:
-    """What a page's program prints."""
+def run_python(program: str, folder: Path, **names: Any) -> str:
+    """What a page's program prints. `names`: what it finds defined."""
     output = io.StringIO()
     with (
         contextlib.chdir(folder),
         contextlib.redirect_stdout(output),
         warnings.catch_warnings(action="ignore", category=ResourceWarning),
     ):
-        exec(program, {"__name__": "__main__"})
+        exec(program, {"__name__": "__main__", **names})
         gc.collect()  # what an example leaves open is closed by the end of its process
     return output.getvalue()
 
@@ -145,10 +145,9 @@ PRINTED = (
 
 
 @pytest.mark.long
-def test_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tutorial(tmp_path: Path) -> None:
     """Its commands and programs as written, in order: each prints the rows that the page shows."""
     (tmp_path / "searchengine").symlink_to(REPOSITORY)
-    monkeypatch.setattr("builtins.input", choose_answer)
     output, compared = "", 0
     for language, block in re.findall(r"```(\w+)\n(.*?)```", TUTORIAL, re.DOTALL):
         if language == "python":
@@ -174,7 +173,7 @@ def run_line(line: str, folder: Path) -> str:
     """Run a line of the tutorial in the folder; what it prints on a terminal."""
     words = shlex.split(line)
     if words[0] == "python":
-        return run_python((folder / words[1]).read_text(), folder)
+        return run_python((folder / words[1]).read_text(), folder, input=choose_answer)
     if words[0] != "searchengine":
         subprocess.run(line, shell=True, cwd=folder, check=True)
         return ""

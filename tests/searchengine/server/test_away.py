@@ -42,11 +42,9 @@ def test_a_damaged_collection_does_not_stop_the_others(
     serve: Serve,
     words: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    quick_looks: None,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(served, "REFRESH", 0.02)
-    monkeypatch.setattr(served, "AGAIN", 0.05)
     path, kept = vectors_collection(tmp_path / "vectors.index"), tmp_path / "kept.db"
     (path / "documents.db").rename(kept)
     refused = CliRunner().invoke(cli, ["serve", str(path)])  # it alone

@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 from tiny_model import write_model2vec
 
 from searchengine import SearchEngine
-from searchengine.server import MAX_REQUESTS, served
+from searchengine.server import MAX_REQUESTS
 from searchengine.server.guard import Guard
 
 Serve = Callable[..., TestClient]
@@ -153,12 +153,8 @@ def test_a_change_says_in_time_that_another_process_is_writing(serve: Serve, wor
 
 
 def test_a_missing_encoder_leaves_searches_by_words_and_is_tried_again(
-    serve: Serve,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    serve: Serve, tmp_path: Path, quick_looks: None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(served, "AGAIN", 0.05)
     model = write_model2vec(tmp_path / "secret")
     with SearchEngine.create(tmp_path / "c.index", model) as engine:
         engine.add([{"_id": "1", "text": "a whale"}])
