@@ -1,1 +1,1 @@
-"""Segments searched: the cascade, scores at full width, postings."""
+"""Segments searched: the cascade, rows scored by faiss or numpy, near duplicates, postings."""

@@ -10,7 +10,7 @@ from searchengine.backends.contract import Snapshot
 from searchengine.backends.entries import ids_of, keys_of
 from searchengine.errors import QueryError, UnknownKey
 from searchengine.indexer.arrays import Floats
-from searchengine.indexer.search.scoring import leaders
+from searchengine.indexer.search.near_duplicates import leaders
 
 _READ = 2000  # documents whose passages are read at a time
 _CANCELLED = 1e-3  # length of a mean that says nothing
