@@ -1,8 +1,8 @@
 """From a checked request to hits: candidates by vectors and by words, in one order, cut to a page.
 
 The order of a question is made of parts of fixed sizes, whatever k and offset are: so pages are one
-answer, cut. The first part is the pool: the best by vectors and the best by words, fused. Most
-searches need no other. What follows is by vectors alone, each part eight times the one before it.
+answer, cut. The first is the pool: the best by vectors and by words, fused. Most searches need no
+other. What follows is by vectors alone, in the mode text by words, each part eight times the last.
 
 The hits of a page are its documents, each with the passage to show; `rerank` orders the first ones.
 """
@@ -46,8 +46,8 @@ MAX_DEPTH = 1 << 40
 """More documents than a collection holds; SQLite's integers end at 2⁶³."""
 _LIMITED = 16  # questions that are compared together where their time is limited
 _DECIMALS = 6
-"""Of a cosine in the mode hybrid: equal texts must tie, and the last bits depend on which rows are
-compared together."""
+"""Of a cosine in the mode hybrid: equal texts must tie, and their vectors may differ in the last
+bits where they were encoded in different batches."""
 _Column = npt.NDArray[Any]
 
 

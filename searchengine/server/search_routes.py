@@ -6,9 +6,8 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from searchengine.engine import SearchEngine
+from searchengine.engine import Hits, SearchEngine
 from searchengine.errors import QueryError
-from searchengine.query.hits import Hits
 from searchengine.server import MAX_HITS
 from searchengine.server.models import (
     OPTIONS,

@@ -13,9 +13,8 @@ from typing import Annotated, Any, TypeVar
 import fastapi
 from fastapi import Depends, Request
 
-from searchengine.engine import SearchEngine, limits, name_of
+from searchengine.engine import Hits, SearchEngine, limits, name_of
 from searchengine.errors import EncoderMismatch, SearchEngineError
-from searchengine.query.hits import Hits
 from searchengine.query.request import Query
 from searchengine.server import MAX_TEXT, ServerSettings
 from searchengine.server.responses import RETRY, Refused

@@ -1,4 +1,4 @@
-// A network of BERT's kind in 8 bits, as trainer/native/quantize.py lays it out.
+// A network of BERT's kind in 8 bits, as trainer/native/weights.py lays it out.
 #pragma once
 
 #include <cstdint>
