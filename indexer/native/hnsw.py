@@ -16,7 +16,7 @@ from searchengine.indexer.native.library import faiss, load
 from searchengine.indexer.storage.vectors import VectorFile
 from searchengine.indexer.threads import MIN_SLICE, slices, threads
 
-Words = npt.NDArray[np.uint64]
+Bits = npt.NDArray[np.uint64]
 Nodes = npt.NDArray[np.int32]
 
 MESSAGE = 256  # bytes
@@ -44,7 +44,7 @@ class NodeFilter(NamedTuple):
         min_share: a walk gives up where a smaller share of the nodes around its query may be found.
     """
 
-    bits: Words
+    bits: Bits
     bridges: int
     min_share: float
 
@@ -237,7 +237,7 @@ class NativeGraph:
             _checked(result, queries)
         return rows, scores
 
-    def bits(self, mask: Mask) -> Words:
+    def bits(self, mask: Mask) -> Bits:
         """One bit a node: whether its row is in a mask (rows of the file,)."""
         bits = np.zeros(-(-self._ids.size // 64), np.uint64)
         packed = np.packbits(mask[self._ids], bitorder="little")

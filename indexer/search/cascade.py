@@ -16,7 +16,7 @@ import numpy.typing as npt
 from searchengine.indexer.arrays import Floats, Mask, RowNumbers, locality, read_ahead
 from searchengine.indexer.config import Device, RotationKind, Storage, Structure
 from searchengine.indexer.errors import SegmentError, VectorError
-from searchengine.indexer.native.hnsw import NativeGraph, NodeFilter, Nodes, Words
+from searchengine.indexer.native.hnsw import Bits, NativeGraph, NodeFilter, Nodes
 from searchengine.indexer.native.library import chosen_level, faiss, load
 from searchengine.indexer.search.postings import Postings
 from searchengine.indexer.search.scoring import (
@@ -226,7 +226,7 @@ class NativeCascade:
 
     def __init__(self, coarse: CoarseIndex, graph: NativeGraph) -> None:
         self._coarse, self._graph = coarse, graph
-        self._bits: WeakKeyDictionary[Allowed, Words] = WeakKeyDictionary()
+        self._bits: WeakKeyDictionary[Allowed, Bits] = WeakKeyDictionary()
         self._nodes: WeakKeyDictionary[Allowed, Nodes] = WeakKeyDictionary()
 
     def ef_search(self, size: int, effort: int) -> int:
@@ -284,7 +284,7 @@ class NativeCascade:
             )
         return rows, scores
 
-    def _bits_of(self, allowed: Allowed) -> Words:
+    def _bits_of(self, allowed: Allowed) -> Bits:
         bits = self._bits.get(allowed)
         if bits is None:
             bits = self._bits[allowed] = self._graph.bits(allowed.mask)

@@ -312,7 +312,7 @@ def write_postings(path: Path, parts: Sequence[Moved], notes: Mapping[str, str])
         postings = 0
         for term_of, documents, counts in _merged(parts, vocabulary):
             added = norms(average, lengths[documents])
-            heads, windows, bounds = entries_of(documents, term_of, counts, added)
+            heads, windows, bounds = _entries_of(documents, term_of, counts, added)
             write("lows", documents % WINDOW)
             write("codes", np.searchsorted(table, counts))
             write("entry_starts", postings + heads)
@@ -382,7 +382,7 @@ def _header(sizes: Mapping[str, int], types: Mapping[str, str], metadata: Any) -
     return len(text).to_bytes(8, "little") + text
 
 
-def entries_of(
+def _entries_of(
     documents: RowNumbers, term_of: RowNumbers, counts: Doubles, added: Doubles
 ) -> tuple[RowNumbers, npt.NDArray[np.uint32], npt.NDArray[np.float32]]:
     """The entries of postings by (term, document): the first of each, its window and its bound.
@@ -445,7 +445,7 @@ class United:
     entry_bounds: npt.NDArray[np.float32]
 
 
-Term = int | United
+FoundTerm = int | United
 """The number of a term in its segment, −1 for one that it does not have; or several as one."""
 
 
@@ -468,19 +468,19 @@ class Words:
         self._longest = int(postings.lengths.max(initial=0))
         self._in_place: ctypes.Structure | None = None
         if chosen_level() is not None:
-            wide = postings.codes.itemsize == 2
-            self._in_place = _in_place(_POSTINGS, postings, documents=postings.documents, wide=wide)
+            wide, count = postings.codes.itemsize == 2, postings.documents
+            self._in_place = _pointing_to(_POSTINGS, postings, documents=count, wide=wide)
         self._counts: dict[int, int] = {}
-        self._found: dict[tuple[tuple[bytes, ...], bool], Term] = {}
+        self._found: dict[tuple[tuple[bytes, ...], bool], FoundTerm] = {}
         self._united = 0  # their postings
         self._norms: tuple[float, Doubles] | None = None
 
-    def numbers(self, terms: Iterable[tuple[tuple[bytes, ...], bool]]) -> list[Term]:
+    def find_all(self, terms: Iterable[tuple[tuple[bytes, ...], bool]]) -> list[FoundTerm]:
         """As `find`, of several terms."""
         found = self._found
         return [found[term] if term in found else self.find(*term) for term in terms]
 
-    def find(self, forms: tuple[bytes, ...], unfinished: bool = False) -> Term:
+    def find(self, forms: tuple[bytes, ...], unfinished: bool = False) -> FoundTerm:
         """A term of the segment that has several forms; `unfinished`: all that begin with them."""
         if unfinished:
             term = self._unite([self.postings.beginning_with(form) for form in forms])
@@ -495,7 +495,7 @@ class Words:
         self._found[forms, unfinished] = term
         return term
 
-    def _unite(self, ranges: Sequence[tuple[int, int]]) -> Term:
+    def _unite(self, ranges: Sequence[tuple[int, int]]) -> FoundTerm:
         """The terms in these ranges of numbers as one; −1 if no document has any."""
         taken = [self.postings.take(first, last)[1:] for first, last in ranges]
         repeated, frequencies = (np.concatenate(columns) for columns in zip(*taken, strict=True))
@@ -505,11 +505,11 @@ class Words:
             return -1
         counts = counts[documents]
         added = norms(self.postings.average, self.postings.lengths[documents])
-        heads, windows, bounds = entries_of(documents, 0 * documents, counts, added)
+        heads, windows, bounds = _entries_of(documents, 0 * documents, counts, added)
         lows, starts = (documents % WINDOW).astype(np.uint16), np.append(heads, documents.size)
         return United(documents, counts, lows, starts, windows, bounds)
 
-    def count(self, term: Term) -> int:
+    def count(self, term: FoundTerm) -> int:
         """How many documents that are not deleted have a term."""
         if isinstance(term, United):
             return self.rows_with(term).size
@@ -524,12 +524,12 @@ class Words:
         self._counts[term] = count
         return count
 
-    def rows_with(self, term: Term) -> RowNumbers:
+    def rows_with(self, term: FoundTerm) -> RowNumbers:
         """The rows of documents that have a term and are not deleted, rising."""
         rows = self.postings.rows[self._postings(term)[0]]
         return rows if self.live is None else rows[self.live.mask[rows]]
 
-    def _postings(self, term: Term) -> tuple[RowNumbers, Doubles]:
+    def _postings(self, term: FoundTerm) -> tuple[RowNumbers, Doubles]:
         """The documents that have a term, rising, and how often."""
         if isinstance(term, United):
             return term.documents, term.counts
@@ -539,7 +539,7 @@ class Words:
 
     def best(
         self,
-        terms: Sequence[Term],
+        terms: Sequence[FoundTerm],
         weights: Doubles,
         average: float,
         k: int,
@@ -583,7 +583,7 @@ class Words:
         united = (_UNITED * len(terms))()
         for i, term in enumerate(terms):
             if isinstance(term, United):
-                united[i] = _in_place(_UNITED, term, entries=term.entry_windows.size)
+                united[i] = _pointing_to(_UNITED, term, entries=term.entry_windows.size)
         count = load().kernel_best_by_words(
             ctypes.byref(self._in_place), len(terms), address(numbers), united, address(weights),
             address(by_length), None if mask is None else address(mask), k,
@@ -593,7 +593,7 @@ class Words:
             raise MemoryError(f"no memory for the best {k} documents by words")
         return rows[:count], scores[:count]
 
-    def _sums(self, terms: Sequence[Term], weights: Doubles, by_length: Doubles) -> Doubles:
+    def _sums(self, terms: Sequence[FoundTerm], weights: Doubles, by_length: Doubles) -> Doubles:
         """The score of each document, without a kernel; `by_length`: the norm of each length."""
         sums = np.zeros(self.postings.documents)
         for term, factor in zip(terms, weights.tolist(), strict=True):
@@ -603,7 +603,7 @@ class Words:
         return sums
 
 
-def _in_place(kind: type[ctypes.Structure], arrays: object, **integers: int) -> ctypes.Structure:
+def _pointing_to(kind: type[ctypes.Structure], arrays: object, **integers: int) -> ctypes.Structure:
     """A structure with these integers, that points to arrays with the names of its pointers."""
     names = [name for name, *_ in kind._fields_ if name not in integers]
     return kind(**integers, **{name: address(getattr(arrays, name)) for name in names})

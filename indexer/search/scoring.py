@@ -330,7 +330,7 @@ class CoarseIndex:
             ef_search = min(int(wanted / self.share(allowed)), self.rows)
             parameters = faiss.SearchParametersHNSW(efSearch=ef_search, sel=selector)
         for part in slices(len(queries)):
-            with native_threads(part.stop - part.start):
+            with faiss_threads(part.stop - part.start):
                 result = self.index.search(queries[order[part]], size, params=parameters)
             rows[order[part]] = result[1]
         return rows
@@ -356,13 +356,13 @@ class CoarseIndex:
         scores = np.empty(rows.shape, np.float32)
         for part in slices(len(queries)):
             into = {"D": scores[part], "I": rows[part]}
-            with self._lock, native_threads(part.stop - part.start):
+            with self._lock, faiss_threads(part.stop - part.start):
                 self.index.search(queries[part], size, params=parameters, **into)
         return scores, rows
 
 
 @contextmanager
-def native_threads(limit: int) -> Iterator[None]:
+def faiss_threads(limit: int) -> Iterator[None]:
     """Take at most `limit` of the process's threads for one faiss call.
 
     `limit` is at most the number of queries, because faiss divides a call by queries, not rows. A
@@ -427,7 +427,7 @@ def structure_of(index: Any) -> Structure | None:
 def open_coarse(path: Path) -> CoarseIndex:
     """Map a saved index. The caller has verified the file's checksum: faiss trusts what it reads.
 
-    A file made to harm can end the process, see docs/format.md. Raises SegmentError: faiss cannot
+    A file made to harm can end the process (docs/operating.md). Raises SegmentError: faiss cannot
     read it, or its structure is not one of this package.
     """
     try:
@@ -453,7 +453,7 @@ def gpu_copy(rows: Prefixes) -> CoarseIndex:
         SegmentError: no GPU, or not enough memory on it.
     """
     require_gpu()
-    resources, lock = first_gpu()
+    resources, lock = _first_gpu()
     config = faiss.GpuIndexFlatConfig()
     config.useFloat16 = True
     try:
@@ -470,7 +470,7 @@ def gpu_copy(rows: Prefixes) -> CoarseIndex:
 
 
 @cache
-def first_gpu() -> tuple[Any, AbstractContextManager[object]]:
+def _first_gpu() -> tuple[Any, AbstractContextManager[object]]:
     """The resources of the first GPU, with 1.5 GB of working memory, opened once in a process.
 
     One thread at a time may use them: whoever uses an index on the GPU holds the lock.

@@ -44,7 +44,7 @@ _FILTERS, _FILTERED_ROWS = 16, 1 << 24
 """Maximum number of filters with cached rows in a snapshot, and of their rows in all (9 bytes a
 row)."""
 _TRIES = 20  # to open a commit whose segments others replace
-READERS = 4
+CONNECTIONS = 4
 """Connections of a snapshot, one of them for quick statements only."""
 OpenSegment = Callable[[SegmentRow], Segment]
 """Opens a committed segment, or returns one that is open."""
@@ -86,7 +86,7 @@ class Snapshot(contract.Snapshot):
         self._unrelated: Unrelated | None = None
         self._words: WordIndex | None = None
         self._speller: Speller | None = None
-        self.store = Store(path / DATABASE, readers=READERS)
+        self.store = Store(path / DATABASE, readers=CONNECTIONS)
         try:
             self.store.hold()
             self.opened_at = monotonic()

@@ -89,7 +89,7 @@ class WordIndex:
             limits.check()
             if len(self._counts) >= _KEPT:  # documents do not change, questions do
                 self._counts = {}  # another thread may read the former one
-            count = sum(part.count(*part.numbers([term])) for part in self.parts.values())
+            count = sum(part.count(*part.find_all([term])) for part in self.parts.values())
             self._counts[term] = count
         return count
 
@@ -145,12 +145,12 @@ class WordIndex:
         passages, best, values = np.zeros(0, np.int64), np.zeros(0), np.array([*weights.values()])
         for row, part in self.parts.items():
             limits.check()
-            numbers = part.numbers(weights)
-            if numbers.count(-1) == len(numbers):
+            terms = part.find_all(weights)
+            if terms.count(-1) == len(terms):
                 continue
             only = None if allowed is None else allowed[row]
             least = max(floor, best[k - 1]) if best.size == k else floor
-            rows, scores = part.best(numbers, values, self.average, k, only, least)
+            rows, scores = part.best(terms, values, self.average, k, only, least)
             passages = np.concatenate([passages, rows + row.base])
             best = np.concatenate([best, scores])
             order = np.lexsort((passages, -best))[:k]
@@ -161,7 +161,7 @@ class WordIndex:
         """The first passages of documents that have all terms; none without terms."""
         found = [np.zeros(0, np.int64)]
         for row, part in self.parts.items() if wanted else ():
-            found.append(row.base + in_all([*map(part.rows_with, part.numbers(wanted))]))
+            found.append(row.base + in_all([*map(part.rows_with, part.find_all(wanted))]))
         return np.concatenate(found)
 
 
