@@ -204,11 +204,13 @@ DIMS = [WIDTH, 13, 4, 1]
 
 
 def test_the_objective_trains_every_prefix_as_theirs() -> None:
-    config = TrainConfig(train=("unused",), out="unused", objective="similarity")  # type: ignore[arg-type]
+    weights = (1.0, 0.5, 2.0, 0.25)
+    settings: Any = {"objective": "similarity", "prefixes": DIMS, "prefix_weights": weights}
+    config = TrainConfig(train=("unused",), out="unused", **settings)
     objective = Similarity(config, DIMS, SimpleNamespace())  # type: ignore[arg-type]
     rows = [Row(f"a {i}", f"b {i}", score=score) for i, score in enumerate(SCORES.tolist())]
     model = Given()
-    reference = theirs(MatryoshkaLoss(model, CoSENTLoss(model), DIMS), SCORES)
+    reference = theirs(MatryoshkaLoss(model, CoSENTLoss(model), DIMS, weights), SCORES)
     assert_same(
         lambda c: objective.loss([x.unsqueeze(0) for x in c], rows, 0),
         reference,

@@ -124,13 +124,14 @@ def log_shares(objective: Classification, x: Tensor) -> Tensor:
 
 def test_cross_entropy_and_contrast_share_the_loss(base: Path) -> None:
     x = rows(0, 3)
-    both = classification(base, label_weight=0.25, label_temperature=0.5)
+    weighed = {"prefixes": (32,), "prefix_weights": (2.0,)}
+    both = classification(base, label_weight=0.25, label_temperature=0.5, **weighed)
     cross = -log_shares(both, x[0])[range(3), TARGETS].mean()
     s = cosines(x[0], x[0]) / 0.5  # rows 0 and 2 are each other's positives
     contrast = torch.stack(
         [torch.stack([s[i, j], s[i, 1]]).logsumexp(0) - s[i, j] for i, j in ((0, 2), (2, 0))]
     ).mean()
-    expected = 0.75 * cross + 0.25 * contrast
+    expected = 2 * (0.75 * cross + 0.25 * contrast)
     assert both.loss([x], LABELLED, 0).item() == pytest.approx(expected.item(), rel=1e-5)
     alone = classification(base, label_weight=0.0)
     assert alone.loss([x], LABELLED, 0).item() == pytest.approx(cross.item(), rel=1e-5)

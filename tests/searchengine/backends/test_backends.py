@@ -283,6 +283,7 @@ def test_synonyms(engine: SearchEngine, where: str) -> None:
         assert {hit.key for hit in hits[:2]} == {"a", "b"} and [h.key for h in hits[2:]] == ["d"]
         scores = {hit.key: hit.score for hit in hits}
         assert scores["a"] == pytest.approx(scores["b"], rel=1e-5)
+        assert scores["d"] == pytest.approx(scores["a"] / 2, rel=1e-5)
         assert hits[1].highlights and hits[2].highlights == ["motor"]
         assert other.search('"car"') and len(other.search('"car"')) == 1
         assert [hit.key for hit in other.search("prey")] == ["c", "d"]

@@ -147,6 +147,20 @@ def test_documents_from_elsewhere_stay(engine: SearchEngine, notes: Path, tmp_pa
     more = engine.mirror(tmp_path / "more", MirrorOptions(key_prefix="more/"))
     assert done(more) == (0, 0, 1, 1)
     assert sorted(engine.keys()) == ["a.txt", "b", "more/a.txt"]
+    engine.mirror(tmp_path / "more", MirrorOptions(key_prefix="copy/"))
+    (tmp_path / "more" / "a.txt").unlink()
+    write(tmp_path / "more", {"y.txt": "dddd"})
+    engine.mirror(tmp_path / "more", MirrorOptions(key_prefix="copy/"))
+    assert sorted(engine.keys()) == ["a.txt", "b", "copy/y.txt", "more/a.txt"]
+
+
+def test_a_folder_that_was_moved_keeps_its_documents(engine: SearchEngine, notes: Path) -> None:
+    write(notes, {"a.txt": "a", "b.txt": "bb"})
+    engine.mirror(notes)
+    moved = notes.rename(notes.with_name("moved"))
+    assert done(engine.mirror(moved)) == (0, 0, 2, 0)
+    (moved / "b.txt").unlink()
+    assert done(engine.mirror(moved)) == (0, 0, 1, 1)
 
 
 @pytest.mark.parametrize("was_there", [False, True])
