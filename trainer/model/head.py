@@ -1,4 +1,4 @@
-"""What follows the network: pooling, Dense and Normalize, read from a folder, computed by numpy."""
+"""What follows the network: pooling, Dense and Normalize, read from a folder."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -94,17 +94,3 @@ def _read_dense(place: Path, width: int) -> Dense:
             f"{place} is a Dense with the activation {activation}: expected {IDENTITY} or {TANH}"
         )
     return Dense(weight, bias, activation)
-
-
-def apply_head(head: Head, vectors: Array) -> Array:
-    """Unit rows (B, dim) float32 of the pooled vectors (B, H)."""
-    for layer in (*head, None):
-        if layer is None:
-            lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-            vectors = vectors / np.maximum(lengths, np.float32(1e-12))
-        else:
-            vectors = vectors @ layer.weight.T
-            if layer.bias is not None:
-                vectors += layer.bias
-            vectors = np.tanh(vectors) if layer.activation == TANH else vectors
-    return np.asarray(vectors, np.float32)

@@ -25,7 +25,7 @@ from searchengine.trainer import fingerprint
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.files import Tensors, aligned, user_cache, write_at_once
 from searchengine.trainer.model.bert import EMBEDDINGS, Bert
-from searchengine.trainer.model.head import apply_head
+from searchengine.trainer.model.head import TANH, Head
 from searchengine.trainer.model.tokens import Ids, TokenIds, Vectors, threads
 from searchengine.trainer.native import weights
 from searchengine.trainer.native.library import CNetwork, CTexts, digit_bits, levels, load
@@ -306,3 +306,17 @@ def _gelu(x: Array) -> Array:
     z = np.float32(np.sqrt(2 / np.pi)) * (x + np.float32(0.044715) * x**3)
     gelu: Array = np.float32(0.5) * x * (1 + np.tanh(z))
     return gelu
+
+
+def apply_head(head: Head, vectors: Array) -> Array:
+    """Unit rows (B, dim) float32 of the pooled vectors (B, H)."""
+    for layer in (*head, None):
+        if layer is None:
+            lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+            vectors = vectors / np.maximum(lengths, np.float32(1e-12))
+        else:
+            vectors = vectors @ layer.weight.T
+            if layer.bias is not None:
+                vectors += layer.bias
+            vectors = np.tanh(vectors) if layer.activation == TANH else vectors
+    return np.asarray(vectors, np.float32)
