@@ -452,8 +452,8 @@ class SearchEngine:
             return self.get([checked_key(keys)])[0]
         order = [checked_key(key) for key in keys]
         with self.collection.reading() as snapshot:
-            documents = snapshot.documents(entries.ids_of(snapshot, order).values())
-        stored = {document.key: document for document in documents}
+            rows = snapshot.documents(entries.ids_of(snapshot, order).values())
+        stored = {row.key: Document.stored(*row) for row in rows}
         return [stored.get(key) for key in order]
 
     def __getitem__(self, key: Key) -> Document:

@@ -70,6 +70,15 @@ class Passages(NamedTuple):
     ends: Ids
 
 
+class DocumentRow(NamedTuple):
+    """A document as it is stored, for hits; for users `Document.stored` makes a Document of it."""
+
+    key: str
+    title: str
+    text: str
+    metadata: Mapping[str, Any]
+
+
 class Known(NamedTuple):
     """The stored state of a document, enough to see whether it has changed.
 
@@ -250,7 +259,7 @@ class Snapshot(Protocol):
         `known`: document → one of its passages, of those for which one is known.
         """
 
-    def documents(self, ids: Iterable[int], *, texts: bool = True) -> list[Document]:
+    def documents(self, ids: Iterable[int], *, texts: bool = True) -> list[DocumentRow]:
         """The documents with these ids, in this order.
 
         Without `texts`, text and metadata are left empty: for keys and titles.

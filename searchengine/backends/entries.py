@@ -138,7 +138,7 @@ def entries_of(snapshot: Snapshot, keys: Sequence[str]) -> list[Entry]:
     spans = [*zip(passages.starts.tolist(), passages.ends.tolist(), strict=True)]
     return [
         Entry(
-            replace(document, root=state.root or ""),
+            replace(Document.stored(*document), root=state.root or ""),
             tuple(spans[row] for row in rows.get(state.id, ())),
             vectors[rows.get(state.id, [])],
             state.source,
@@ -162,7 +162,7 @@ def documents(
     stop = None if limit is None else min(offset + limit, sys.maxsize)
     chosen = islice(numbers, min(offset, sys.maxsize), stop)
     while block := [*islice(chosen, _DOCUMENTS)]:
-        yield from snapshot.documents(block)
+        yield from (Document.stored(*row) for row in snapshot.documents(block))
 
 
 def keys(snapshot: Snapshot, where: str | None = None) -> Iterator[str]:

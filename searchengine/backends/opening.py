@@ -60,10 +60,7 @@ def name_of(path: str | Path) -> str:
 
 
 def create_backend(
-    path: str | Path,
-    settings: dict[str, Any],
-    analyzer: Analyzer | None,
-    wait: float = 0,
+    path: str | Path, settings: dict[str, Any], analyzer: Analyzer | None, wait: float = 0
 ) -> Backend:
     """Create an empty collection in a folder, or on the server of a URL."""
     if not is_url(path):

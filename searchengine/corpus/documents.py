@@ -107,8 +107,8 @@ class Document:
         return cls(name, _own(rest.pop("text", "")), _own(rest.pop("title", "")), rest, origin)
 
     @classmethod
-    def stored(cls, key: str, text: str, title: str, metadata: Mapping[str, Any]) -> Self:
-        """A document as it was stored, so checked before: a search need not do it again."""
+    def stored(cls, key: str, title: str, text: str, metadata: Mapping[str, Any]) -> Self:
+        """A document as it was stored, so checked before."""
         document = object.__new__(cls)
         values = (key, text, title, metadata, "", "", "", False)
         for name, value in zip(cls.__slots__, values, strict=True):

@@ -117,7 +117,7 @@ def default_of(encoder: TextEncoder, snapshot: Snapshot) -> tuple[Mode, float]:
     """The mode, and the weight of the cosine, of a collection with the texts of a commit."""
     ids = snapshot.ids_after(-1, None, snapshot.count()).tolist()
     sample = ids[:: 1 + len(ids) // _SAMPLE]
-    documents = (document for each in sample for document in snapshot.documents([each]))
+    documents = (Document.stored(*row) for each in sample for row in snapshot.documents([each]))
     return _judged(encoder, by_language(document.full_text for document in documents))[1:]
 
 

@@ -190,7 +190,7 @@ def _documents_among(
     return frozenset(
         document.key
         for document in snapshot.documents(ids)
-        if words(questions[document.key]) in words(document.full_text)
+        if words(questions[document.key]) in words(f"{document.title} {document.text}")
         and judged[document.key].get(document.key, 0) <= 0
     )
 

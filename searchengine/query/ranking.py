@@ -398,8 +398,7 @@ def hits(
             if name in shares:
                 best = _passage(document.text, text, score, shares[name], spans, analyzer)
             start, end = spans[best] if best in spans else (0, len(document.text))
-            stored = document.key, document.title, document.text, document.metadata
-            answer.append(Hit(score, *stored, start, end, text, scores, analyzer))
+            answer.append(Hit(score, *document, start, end, text, scores, analyzer))
         answers.append(answer)
     return answers
 

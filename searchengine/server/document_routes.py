@@ -49,7 +49,9 @@ async def list_documents(
             ids = snapshot.ids_after(first, where, most + 1).tolist()
             page = ids[offset:most]
             return {
-                "documents": json_list(each.as_record() for each in snapshot.documents(page)),
+                "documents": json_list(
+                    Document.stored(*row).as_record() for row in snapshot.documents(page)
+                ),
                 "total": snapshot.count(where) if after is None else None,
                 "next": page[-1] if page and len(ids) > most else None,
             }

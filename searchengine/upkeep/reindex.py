@@ -16,7 +16,6 @@ import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -285,9 +284,9 @@ def _documents(source: Backend, keys: Sequence[str]) -> Iterator[Document]:
             known = snapshot.known(batch)
             states = [known[key] for key in batch if key in known]
             documents = snapshot.documents([state.id for state in states])
-        for document, state in zip(documents, states, strict=True):
-            fields = json.loads(state.added)
-            yield replace(document, metadata=fields, root=state.root or "", origin="reindex")
+        for row, state in zip(documents, states, strict=True):
+            fields, root = json.loads(state.added), state.root or ""
+            yield Document(row.key, row.text, row.title, fields, "reindex", root)
 
 
 def settings_for(

@@ -105,14 +105,13 @@ class Collection(View):
         finished: int | None = None,
         progress: Progress | None = None,
     ) -> None:
-        made_by = self.settings if made_by is None else made_by
-        last = checked(entries, int(made_by["encoder"]["dim"]))
+        used = self.settings if made_by is None else made_by
+        last = checked(entries, int(used["encoder"]["dim"]))
         entries = list(last.values())
         keys = [*last, *(entry.document.key for entry in metadata), *unchanged]
         rows = sum(len(entry.spans) for entry in entries)
         if entries or metadata:  # in the folder that `expected` is of
-            made_by = made_by if entries else None
-            with self.writing(made_by=made_by, identity=self.identity) as writer:
+            with self.writing(made_by=used if entries else None, identity=self.identity) as writer:
                 store, changes = writer.store, writer.changes
                 before = store.known(keys)
                 check_unchanged(expected, before, keys)

@@ -32,7 +32,6 @@ from searchengine.backends.folder.words import (
     texts_of,
 )
 from searchengine.corpus.analyzer import runs
-from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionError
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.config import Device
@@ -219,7 +218,7 @@ class Snapshot(contract.Snapshot):
             ids.append(segment.base + (rows if live is None else rows[live.mask[rows]]))
         return np.concatenate(ids)
 
-    def documents(self, ids: Iterable[int], *, texts: bool = True) -> list[Document]:
+    def documents(self, ids: Iterable[int], *, texts: bool = True) -> list[contract.DocumentRow]:
         return self.store.documents(ids, texts=texts)
 
     def known(self, keys: Iterable[str]) -> dict[str, Known]:

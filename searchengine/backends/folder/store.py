@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from searchengine.backends import limits
+from searchengine.backends import contract, limits
 from searchengine.backends.contract import Entry, Ids, Known, Passages, as_json, setting_faults
 from searchengine.backends.filters import sqlite as fields
 from searchengine.backends.filters.parser import Condition, Field, field_named, parse
@@ -68,7 +68,7 @@ class Store(Database):
         sql = "SELECT id, document, start, end FROM passages WHERE document IN ({})"
         return Passages(*self._columns(sorted(self._rows(sql, list(documents)))))
 
-    def documents(self, ids: Iterable[int], *, texts: bool = True) -> list[Document]:
+    def documents(self, ids: Iterable[int], *, texts: bool = True) -> list[contract.DocumentRow]:
         order = [int(i) for i in ids]
         columns = "text, metadata" if texts else "'', '{{}}'"
         sql = f"SELECT id, key, title, {columns} FROM documents WHERE id IN ({{}})"
@@ -86,12 +86,11 @@ class Store(Database):
         if len(parsed) != len(read) or {*map(type, parsed)} - {dict}:
             raise self.damaged("in the metadata of its documents")
         documents = {
-            i: Document.stored(key, text, title, fields)
+            i: contract.DocumentRow(key, title, text, fields)
             for (i, (key, title, text)), fields in zip(read.items(), parsed, strict=True)
         }
-        for i in order:
-            if i not in documents:
-                raise self.damaged(f"passages refer to document {i}, which is missing")
+        if missing := [i for i in order if i not in documents]:
+            raise self.damaged(f"passages refer to document {missing[0]}, which is missing")
         return [documents[i] for i in order]
 
     def keys_of(self, ids: Iterable[int]) -> list[str]:

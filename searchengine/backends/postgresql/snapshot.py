@@ -26,7 +26,7 @@ from typing import Any, Self
 import numpy as np
 from pgvector import HalfVector, Vector
 
-from searchengine.backends import lexical
+from searchengine.backends import contract, lexical
 from searchengine.backends.contract import (
     SAMPLE,
     Ids,
@@ -324,11 +324,11 @@ class PostgresSnapshot(Snapshot):
             rows = self._in_order(kept, order, "passage")
         return Passages(*np.array(rows, np.int64).reshape(-1, 4).T)
 
-    def documents(self, ids: Iterable[int], *, texts: bool = True) -> list[Document]:
+    def documents(self, ids: Iterable[int], *, texts: bool = True) -> list[contract.DocumentRow]:
         order = [int(i) for i in ids]
-        columns = "text, title, metadata" if texts else "'', title, '{}'::json"
-        sql = f"SELECT id, key, {columns} FROM documents WHERE id = ANY(%s)"
-        stored = {row[0]: Document.stored(*row[1:]) for row in self.read(sql, (order,))}
+        columns = "text, metadata" if texts else "'', '{}'::json"
+        sql = f"SELECT id, key, title, {columns} FROM documents WHERE id = ANY(%s)"
+        stored = {row[0]: contract.DocumentRow(*row[1:]) for row in self.read(sql, (order,))}
         return self._in_order(stored, order, "document")
 
     def known(self, keys: Iterable[str]) -> dict[str, Known]:
