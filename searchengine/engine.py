@@ -41,10 +41,10 @@ from searchengine.ingest.ingestion import AddOptions, AddSummary, add, passage_r
 from searchengine.ingest.passages import PassageConfig, PassageReader
 from searchengine.ingest.settings import CollectionSettings, check_compatible
 from searchengine.query.duplicates import Duplicates, duplicates, mean_of
-from searchengine.query.hits import Explanation, Rerank
+from searchengine.query.hits import Explanation, Rerank, explain, hits, reranked
 from searchengine.query.hits import Hit as Hit
 from searchengine.query.hits import Hits as Hits
-from searchengine.query.ranking import explain, hits, rank, reranked
+from searchengine.query.ranking import rank
 from searchengine.query.ranking import rank_by_weights as rank_by_weights
 from searchengine.query.ranking import rank_keys as rank_keys
 from searchengine.query.request import (

@@ -1,16 +1,13 @@
-"""From a checked request to hits: candidates by vectors and by words, in one order, cut to a page.
+"""From a checked request to ranked documents: candidates by vectors and by words, in one order.
 
 The order of a question is made of parts of fixed sizes, whatever k and offset are: so pages are one
 answer, cut. The first is the pool: the best by vectors and by words, fused. Most searches need no
 other. What follows is by vectors alone, in the mode text by words, each part eight times the last.
-
-The hits of a page are its documents, each with the passage to show; `rerank` orders the first ones.
 """
 
 import json
-from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
-from dataclasses import replace
-from itertools import chain, pairwise, repeat
+from collections.abc import Hashable, Iterator, Sequence, Set
+from itertools import pairwise, repeat
 from math import inf
 from typing import Any, NamedTuple
 
@@ -18,16 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from searchengine.backends import limits
-from searchengine.backends.contract import Snapshot, Span, WordScores
-from searchengine.backends.entries import facet, ids_of, keys_of, metadata_of
+from searchengine.backends.contract import Snapshot, WordScores
+from searchengine.backends.entries import keys_of, metadata_of
 from searchengine.backends.filters.parser import field_named
-from searchengine.backends.lexical import with_added
 from searchengine.backends.mode import WEIGHT, Mode
-from searchengine.corpus.analyzer import Analyzer
-from searchengine.errors import QueryError
-from searchengine.query.hits import Explanation, Hit, Hits
 from searchengine.query.request import Query, Question
-from searchengine.query.snippets import word_counts
 
 PASSAGES = 200
 """Passages of the pool by vectors, at most: or the shortlist, if that is shorter."""
@@ -365,141 +357,3 @@ def _firsts(names: Sequence[Hashable]) -> list[int]:
     """The place of the first item of every name, rising."""
     places = range(len(names) - 1, -1, -1)
     return sorted(dict(zip(reversed(names), places, strict=True)).values())
-
-
-def hits(
-    snapshot: Snapshot, query: Query, questions: Sequence[Question], rankings: Sequence[Ranking]
-) -> list[Hits]:
-    """The hits of several questions, with their documents."""
-    every = Part(*map(np.concatenate, zip(*[ranking.part for ranking in rankings], strict=True)))
-    documents = iter(snapshot.documents(every.documents.tolist()))
-    facets = {name: facet(snapshot, name, query.where) for name in query.facets}
-    several: list[dict[int, dict[int, float]]] = [{}] * len(rankings)
-    if query.mode == Mode.TEXT and snapshot.settings.get("passages") is not None:
-        several = [_by_words_alone(snapshot, every)] * len(rankings)
-    elif query.mode == Mode.HYBRID:
-        several = [each.by_document(part) if each else {} for part, _, each, _ in rankings]
-    shown = chain(every.passages.tolist(), *chain.from_iterable(map(dict.values, several)))
-    passages = snapshot.passages(np.array([*{*shown} - {-1}], np.int64))
-    columns = (passages.ids.tolist(), passages.starts.tolist(), passages.ends.tolist())
-    spans = {passage: (start, end) for passage, start, end in zip(*columns, strict=True)}
-    answers, analyzer = [], Analyzer.parse(snapshot.settings["tokenizer"])
-    for question, (part, exact, *_), shares in zip(questions, rankings, several, strict=True):
-        text, answer = question.text, Hits()
-        answer.exact, answer.facets = exact, facets
-        if query.mode != Mode.VECTOR:
-            text = with_added(text, snapshot.settings)
-        for name, best, score, cosine, bm25 in zip(*map(np.ndarray.tolist, part), strict=True):
-            document, scores = next(documents), dict[str, float]()
-            if cosine > -inf:
-                scores["vector"] = cosine
-            if bm25 < inf:
-                scores["text"] = bm25
-            if name in shares:
-                best = _passage(document.text, text, score, shares[name], spans, analyzer)
-            start, end = spans[best] if best in spans else (0, len(document.text))
-            answer.append(Hit(score, *document, start, end, text, scores, analyzer))
-        answers.append(answer)
-    return answers
-
-
-def reranked(answer: Hits, question: str, query: Query) -> Hits:
-    """The page, once `query.rerank` has ordered the best candidates; the others stay behind them.
-
-    `answer`: the hits of `query.before_rerank`. `question`: empty for a vector. Raises QueryError
-    for what are no scores, and whatever the function raises.
-    """
-    if query.rerank is None or query.offset >= query.candidates or not answer:
-        return answer
-    candidates = answer[: query.candidates]
-    scores = query.rerank(question, candidates[:])
-    limits.check()
-    try:
-        numbers = np.asarray(scores).astype(np.float64, casting="same_kind")
-    except (TypeError, ValueError, RuntimeError):
-        numbers = np.zeros(0)
-    if numbers.shape != (len(candidates),) or not np.isfinite(numbers).all():
-        raise QueryError(
-            f"rerank must return one finite number for each of {len(candidates)} hits, got "
-            f"{scores!r:.80}"
-        )
-    ordered = [
-        replace(
-            hit, score=score, scores={**hit.scores, str(query.mode): hit.score, "rerank": score}
-        )
-        for hit, score in zip(candidates, numbers.tolist(), strict=True)
-    ]
-    ordered.sort(key=lambda hit: (-hit.score, hit.key))
-    answer[:] = [*ordered, *answer[query.candidates :]][query.offset : query.depth]
-    answer.exact = False
-    return answer
-
-
-def _by_words_alone(snapshot: Snapshot, part: Part) -> dict[int, dict[int, float]]:
-    """As Shares.by_document, with shares of 0."""
-    documents, first = part.documents.tolist(), part.passages.tolist()
-    known = {name: passage for name, passage in zip(documents, first, strict=True) if passage >= 0}
-    shares: dict[int, dict[int, float]] = {}
-    stored = snapshot.passages(of=documents, known=known)
-    for passage, document in zip(stored.ids.tolist(), stored.documents.tolist(), strict=True):
-        shares.setdefault(document, {})[passage] = 0.0
-    return shares
-
-
-def _passage(
-    text: str,
-    question: str,
-    score: float,
-    shares: Mapping[int, float],
-    spans: Mapping[int, Span],
-    analyzer: Analyzer,
-) -> int:
-    """Which passage of a document its score chooses; the first of equals.
-
-    A passage has the share of its own cosine, and of what words added to the score of the document
-    as much as it has of their weight, compared with the passage that has most.
-    """
-    if len(shares) == 1:
-        return next(iter(shares))
-    limits.check()
-    second, first = sorted(shares.values())[-2:]
-    words = max(0.0, score - first)
-    passages = sorted(shares)
-    if first > second + words:  # whatever the words are
-        return max(passages, key=shares.__getitem__)
-    weights = word_counts(text, question, [spans[passage] for passage in passages], analyzer)
-    most = max(weights) or 1.0
-    sums = [
-        shares[passage] + words * weight / most
-        for passage, weight in zip(passages, weights, strict=True)
-    ]
-    return passages[sums.index(max(sums))]
-
-
-def explain(snapshot: Snapshot, query: Query, key: str, question: Question) -> Explanation:
-    """Where a document ranks in a search. `query`: with the mode to use. Raises QueryError."""
-    where = query.where
-    if (document := ids_of(snapshot, [key]).get(key)) is None:
-        raise QueryError(f"no document has the key {key!r:.80}; refresh shows newer documents")
-    if where is not None and document not in snapshot.ids_after(document - 1, where, 1):
-        return Explanation(key, matches=False)
-
-    def place(query: Query) -> int | None:
-        (ranking,) = rank(snapshot, query.before_rerank, [question])
-        found = (ranking.part.documents == document).tolist()
-        if query.rerank is not None:
-            (page,) = hits(snapshot, query, [question], [ranking])
-            found = [hit.key == key for hit in reranked(page, question.text, query)]
-        return found.index(True) + 1 if True in found else None
-
-    whole = replace(query, k=MAX_DEPTH, offset=0, group_by=None, min_score=None, rerank=None)
-    ranks = {"fused": place(whole)}
-    if question.vector is not None:
-        nearest = replace(whole, mode=Mode.VECTOR, exact=True, shortlist=None)
-        passages = snapshot.passages(of=[document]).ids
-        places = snapshot.prefix_ranks(question.vector, passages, where, query.shortlist)
-        ranks |= {"vector": place(nearest), "shortlist": min(places, default=None)}
-    if query.mode != Mode.VECTOR:
-        ranks["words"] = place(replace(whole, mode=Mode.TEXT))
-    at, matches = place(query), None if where is None else True
-    return Explanation(key, at and at + query.offset, matches, **ranks)
