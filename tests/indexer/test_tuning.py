@@ -94,6 +94,9 @@ def test_a_tuned_collection_meets_its_target(engine: SearchEngine, path: Path) -
     assert sorted(f.name for f in (path / "segments").iterdir()) == ["000003", "000004"]
     everything = sum(f.stat().st_size for f in path.rglob("*") if f.is_file())
     assert engine.stats().bytes == everything
+    engine.optimize()
+    (merged,) = engine.collection.segments.values()
+    assert merged.manifest.tuning == segment.manifest.tuning
 
 
 def state(path: Path) -> dict[str, tuple[int, int]]:

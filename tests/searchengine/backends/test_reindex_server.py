@@ -63,6 +63,8 @@ def test_what_others_change_meanwhile_is_included(
     engine.verify()
     assert engine.search("eeeee", 1, mode="vector")[0].score == pytest.approx(1, abs=1e-3)
     assert engine.collection.settings["synonyms"] == "bb, dd" and "n" in engine.stats().fields
+    indexes = "SELECT indexname FROM pg_indexes WHERE schemaname = current_schema()"
+    assert {("field n",), ("date n",)} <= {*execute(engine, indexes)}
     left = "SELECT 1 FROM pg_namespace WHERE nspname LIKE current_schema() || '%reindex'"
     assert execute(engine, left) == []
     engine.add([{"_id": "later", "text": "ffff"}])

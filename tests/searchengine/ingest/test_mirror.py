@@ -154,15 +154,6 @@ def test_documents_from_elsewhere_stay(engine: SearchEngine, notes: Path, tmp_pa
     assert sorted(engine.keys()) == ["a.txt", "b", "copy/y.txt", "more/a.txt"]
 
 
-def test_a_folder_that_was_moved_keeps_its_documents(engine: SearchEngine, notes: Path) -> None:
-    write(notes, {"a.txt": "a", "b.txt": "bb"})
-    engine.mirror(notes)
-    moved = notes.rename(notes.with_name("moved"))
-    assert done(engine.mirror(moved)) == (0, 0, 2, 0)
-    (moved / "b.txt").unlink()
-    assert done(engine.mirror(moved)) == (0, 0, 1, 1)
-
-
 @pytest.mark.parametrize("was_there", [False, True])
 def test_a_file_that_another_process_has_added_meanwhile_stays(
     engine: SearchEngine, notes: Path, was_there: bool

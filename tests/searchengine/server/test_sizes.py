@@ -74,7 +74,7 @@ class Endless(WordLengths):
             self.ended.release()
 
 
-@pytest.mark.parametrize(("limit", "asked"), [(1, {}), (60, {"timeout": 1})])
+@pytest.mark.parametrize(("limit", "asked"), [(1, {}), (60, {"timeout": 1}), (1, {"timeout": 60})])
 def test_work_ends_when_the_time_of_its_request_is_over(
     serve: Serve, limit: int, asked: dict[str, int]
 ) -> None:

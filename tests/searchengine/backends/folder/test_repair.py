@@ -268,6 +268,16 @@ def test_a_text_that_was_changed_is_kept_and_encoded(path: Path) -> None:
         assert engine.search("z" * 14, k=1, mode="text")[0].key == "d7"
 
 
+def test_a_text_that_was_changed_keeps_the_vector_that_came_with_it(tmp_path: Path) -> None:
+    with SearchEngine.create(path := tmp_path / "bare.index", None, dim=2) as engine:
+        engine.add([{"_id": key, "text": key} for key in "ab"], vectors=np.eye(2))
+    sql("UPDATE documents SET text = 'z' WHERE key = 'b'")(path)
+    done = repair(path)
+    assert done.whole and done.lost == () and "('b') have another text" in done.damage[0]
+    with SearchEngine.open(path) as engine:
+        assert engine.search([0, 1])[0].text == "z"
+
+
 def test_texts_that_are_no_utf_8_are_read_as_far_as_they_can_be(path: Path) -> None:
     sql("UPDATE documents SET text = CAST(x'7a7aff7a' AS TEXT) WHERE key = 'd7'")(path)
     with SearchEngine.open(path, WordLengths()) as engine:
@@ -490,3 +500,6 @@ def test_an_encoder_that_is_not_that_of_the_segments_is_named(
     encoder_setting(part, value)(path)
     done = repair(path, WordLengths())
     assert not done.whole and str(done.complaint).endswith("; restore the folder from a backup")
+    for options in ([], ["--json"]):
+        shown = CliRunner().invoke(cli, ["repair", str(path), *options])
+        assert shown.exit_code == 1 and "; restore the folder from a backup" in shown.stdout
