@@ -29,13 +29,13 @@ class Hit:
     Attributes:
         score: hits are sorted by it. By vectors, the full-width cosine of the best passage, between
             −1 and 1; by words, BM25; by both, a weighted sum of at most 1
-            (searchengine.query.ranking.Fusion). Of the candidates of `rerank`, its number.
+            (searchengine.query.ranking.Fusion). After `rerank`, the number that it gave.
         key, title, text, metadata: the document.
         start, end: its best passage, as character offsets into the text.
         question: the text of the question, with the words of its synonyms; empty for a vector.
         scores: what `score` is made of: the cosine as "vector", BM25 as "text". After `rerank`
-            its number as "rerank" too, and the score before under its mode.
-        analyzer: tells the words to mark.
+            also "rerank", its number; the score before it is kept under the name of the mode.
+        analyzer: finds the words to mark.
     """
 
     score: float
@@ -69,7 +69,7 @@ class Hit:
 
     def as_dict(self) -> dict[str, Any]:
         """The fields to show, for JSON."""
-        snippet = self.snippet  # which the highlights are of
+        snippet = self.snippet  # once: the highlights need it too
         return {
             "score": self.score,
             "key": self.key,
@@ -127,7 +127,7 @@ Rerank = Callable[[str, Sequence[Hit]], Sequence[float] | npt.NDArray[Any]]
 
 
 def _shown(score: float) -> str:
-    """Three decimals; three significant digits of a score below, which would be shown as 0.000."""
+    """Three decimals; below 0.001 three significant digits."""
     return f"{score:.2e}" if 0 < abs(score) < 1e-3 else f"{score:.3f}"
 
 
@@ -138,29 +138,29 @@ def hits(
     every = Part(*map(np.concatenate, zip(*[ranking.part for ranking in rankings], strict=True)))
     documents = iter(snapshot.documents(every.documents.tolist()))
     facets = {name: facet(snapshot, name, query.where) for name in query.facets}
-    several: list[dict[int, dict[int, float]]] = [{}] * len(rankings)
+    shares_of: list[dict[int, dict[int, float]]] = [{}] * len(rankings)
     if query.mode == Mode.TEXT and snapshot.settings.get("passages") is not None:
-        several = [_by_words_alone(snapshot, every)] * len(rankings)
+        shares_of = [_by_words_alone(snapshot, every)] * len(rankings)
     elif query.mode == Mode.HYBRID:
-        several = [each.by_document(part) if each else {} for part, _, each, _ in rankings]
-    shown = chain(every.passages.tolist(), *chain.from_iterable(map(dict.values, several)))
+        shares_of = [each.by_document(part) if each else {} for part, _, each, _ in rankings]
+    shown = chain(every.passages.tolist(), *chain.from_iterable(map(dict.values, shares_of)))
     passages = snapshot.passages(np.array([*{*shown} - {-1}], np.int64))
     columns = (passages.ids.tolist(), passages.starts.tolist(), passages.ends.tolist())
     spans = {passage: (start, end) for passage, start, end in zip(*columns, strict=True)}
     answers, analyzer = [], Analyzer.parse(snapshot.settings["tokenizer"])
-    for question, (part, exact, *_), shares in zip(questions, rankings, several, strict=True):
+    for question, (part, exact, *_), shares in zip(questions, rankings, shares_of, strict=True):
         text, answer = question.text, Hits()
         answer.exact, answer.facets = exact, facets
         if query.mode != Mode.VECTOR:
             text = with_added(text, snapshot.settings)
-        for name, best, score, cosine, bm25 in zip(*map(np.ndarray.tolist, part), strict=True):
+        for number, best, score, cosine, bm25 in zip(*map(np.ndarray.tolist, part), strict=True):
             document, scores = next(documents), dict[str, float]()
             if cosine > -inf:
                 scores["vector"] = cosine
             if bm25 < inf:
                 scores["text"] = bm25
-            if name in shares:
-                best = _passage(document.text, text, score, shares[name], spans, analyzer)
+            if number in shares:
+                best = _passage(document.text, text, score, shares[number], spans, analyzer)
             start, end = spans[best] if best in spans else (0, len(document.text))
             answer.append(Hit(score, *document, start, end, text, scores, analyzer))
         answers.append(answer)
@@ -202,7 +202,7 @@ def reranked(answer: Hits, question: str, query: Query) -> Hits:
 def _by_words_alone(snapshot: Snapshot, part: Part) -> dict[int, dict[int, float]]:
     """As Shares.by_document, with shares of 0."""
     documents, first = part.documents.tolist(), part.passages.tolist()
-    known = {name: passage for name, passage in zip(documents, first, strict=True) if passage >= 0}
+    known = {i: passage for i, passage in zip(documents, first, strict=True) if passage >= 0}
     ids, owners, *_ = snapshot.passages(of=documents, known=known)
     return Shares(ids, owners, np.zeros(ids.size)).by_document(part)
 
@@ -239,7 +239,7 @@ def _passage(
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Where a document ranks for a question, and whether a search finds it; a sentence as text.
+    """Where a document ranks for a question, and whether a search finds it; `str`: in a sentence.
 
     Ranks begin with 1; None: the mode has no such rank, or the document has none.
 
@@ -306,5 +306,6 @@ def explain(snapshot: Snapshot, query: Query, key: str, question: Question) -> E
         ranks |= {"vector": place(nearest), "shortlist": min(places, default=None)}
     if query.mode != Mode.VECTOR:
         ranks["words"] = place(replace(whole, mode=Mode.TEXT))
-    at, matches = place(query), None if where is None else True
+    at = place(query)
+    matches = None if where is None else True
     return Explanation(key, at and at + query.offset, matches, **ranks)

@@ -22,18 +22,19 @@ from searchengine.backends.mode import WEIGHT, Mode
 from searchengine.query.request import Query, Question
 
 PASSAGES = 200
-"""Passages of the pool by vectors, at most: or the shortlist, if that is shorter."""
+"""Passages that the pool takes by vectors: a query's shortlist, or the collection's up to this."""
 WINDOW = 100
 """Documents of the pool by words. With 200, nDCG@10 differed by
 −.0021, +.0012 and −.0001 on three collections, within noise."""
 MEAN = 0.3
-"""Weight of the mean cosine of a document's passages, if they are many: of n times 1 − 2/n; that of
-the nearest has the rest. Chosen on code, abstracts and articles: docs/searching.md."""
+"""Weight of the mean cosine of a document's passages, times 1 − 2/n for n of them; the nearest has
+the rest. Chosen on code, abstracts and articles: docs/searching.md."""
 BETWEEN = 0.35
-"""Weight of the cosine between passages in that of unrelated ones; that between question and
-passages has the rest. Chosen in docs/results.md."""
+"""`unrelated` is a mean of two cosines: this is the weight of that between passages; that to the
+question has the rest. Chosen in docs/results.md."""
 _BY_WORDS = 10  # documents of the first part where words alone rank: each more takes time
-_GROWTH, _MIN_FIRST = 8, 10  # factor from each part to the next; passages of the pool, at least
+_GROWTH = 8  # factor from each part to the next
+_MIN_FIRST = 10  # passages of the pool, at least
 MAX_DEPTH = 1 << 40
 """More documents than a collection holds; SQLite's integers end at 2⁶³."""
 _LIMITED = 16  # questions that are compared together where their time is limited
@@ -70,7 +71,7 @@ class Fusion(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Documents, best first, an array (n,) each; −∞ and NaN in place of a missing score."""
+    """Documents, best first, an array (n,) each; a missing cosine is −∞, a missing BM25 NaN."""
 
     documents: _Column
     passages: _Column
@@ -126,7 +127,7 @@ def rank(
     *,
     without: Set[int] = frozenset(),
 ) -> list[Ranking]:
-    """The documents to show for several questions, but for those of `without`.
+    """The documents to show for several questions, except those in `without`.
 
     Questions have texts in the modes text and hybrid, and vectors in the modes vector and hybrid.
     """
@@ -236,7 +237,7 @@ def _parts(
         if query.mode == Mode.VECTOR:
             yield near
         else:
-            yield Ranking(_fused(near.part._replace(bm25=0 * near.part.cosines), fusion))
+            yield Ranking(_fused(near.part._replace(bm25=np.zeros_like(near.part.cosines)), fusion))
 
 
 def _ranking(
@@ -247,7 +248,7 @@ def _ranking(
     seen = np.array([*without], np.int64)
     for part, is_exact, of_pool, _ in parts:
         exact, shares = exact and is_exact, shares or of_pool
-        if seen.size:
+        if seen.size:  # a later part, or documents to leave out
             part = part.take(~np.isin(part.documents, seen))
         if query.mode == Mode.HYBRID and len(order.scores):  # what the pool missed comes behind it
             part = part._replace(scores=np.minimum(part.scores, order.scores[-1]))
@@ -297,23 +298,23 @@ def _pool(
 
     Their `scores` are what is fused in place of the cosines, and the shares those of all passages.
     """
-    bm25, documents = dict(words.scored), near.documents.tolist()
-    known = {**words.first, **dict(zip(documents, near.passages.tolist(), strict=True))}
-    rows, owners, _, _ = snapshot.passages(of=[*{*documents, *bm25}], known=known)
+    bm25, listed = dict(words.scored), near.documents.tolist()
+    known = {**words.first, **dict(zip(listed, near.passages.tolist(), strict=True))}
+    rows, owners, _, _ = snapshot.passages(of=[*{*listed, *bm25}], known=known)
     cosines = np.zeros(0)
     if rows.size:
         owner_of = dict(zip(rows.tolist(), owners.tolist(), strict=True))
         result = snapshot.cosines(question.vector, rows)  # type: ignore[arg-type]
         rows, cosines = result.rows[0], result.scores[0].clip(-1, 1).round(_DECIMALS).astype(float)
         owners = np.array([*map(owner_of.__getitem__, rows.tolist())])
-    names, best, of = np.unique(owners, return_index=True, return_inverse=True)
+    documents, best, of = np.unique(owners, return_index=True, return_inverse=True)
     nearest = cosines[best]  # of passages that fall by cosine, the first
     counts = np.bincount(of)
     share = MEAN * np.maximum(0.0, 1 - 2 / counts)
     mixed = nearest + share * (np.bincount(of, cosines) / counts - nearest)
     lower = fusion.score(nearest, 0.0) - fusion.score(mixed, 0.0)
-    scores = np.array([*map(bm25.get, names.tolist(), repeat(0.0))])
-    part = Part(names, rows[best], mixed, nearest, scores)
+    scores = np.array([*map(bm25.get, documents.tolist(), repeat(0.0))])
+    part = Part(documents, rows[best], mixed, nearest, scores)
     return part, Shares(rows, owners, fusion.score(cosines, 0.0) - lower[of])
 
 
@@ -344,8 +345,8 @@ def _ties_by_key(snapshot: Snapshot, part: Part, count: int) -> Part:
 def _values(snapshot: Snapshot, documents: Sequence[int], name: str) -> list[Hashable]:
     """The values of a metadata field, to group by: 1 and 1.0 are one, and missing values differ."""
     field, read = field_named(name), list[Hashable]()
-    states = snapshot.known(names := keys_of(snapshot, documents))
-    for value in metadata_of(snapshot, [states[key] for key in names]):
+    states = snapshot.known(keys := keys_of(snapshot, documents))
+    for value in metadata_of(snapshot, [states[key] for key in keys]):
         for part in field:
             value = value.get(part, object()) if isinstance(value, dict) else object()
         is_json, kind = isinstance(value, dict | list), type(value)
