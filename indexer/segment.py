@@ -61,7 +61,9 @@ __all__ = ["Segment", "SegmentConfig"]
 
 
 class Segment:
-    """An immutable folder of vectors, from `build`, `merge` or `open`. A context manager.
+    """An immutable folder of vectors, or a view of one. A context manager.
+
+    From `build`, `merge`, `rebuild` or `open`; `over` gives a view.
 
     Attributes:
         path: the folder.
@@ -75,7 +77,7 @@ class Segment:
         self.manifest_sha256 = manifest_sha256
         self._config = manifest.config
         self._parts: Parts | None = parts
-        self._directions: list[Floats] = []  # at most one (D, D), of trials
+        self._directions: list[Floats] = []  # (D, D) of trials, once computed; views share the list
 
     @classmethod
     def build(
@@ -98,7 +100,7 @@ class Segment:
         Args:
             path: a folder that does not exist yet.
             vectors: (n, D) array, or an iterable of blocks (n_i, D); rows of any length > 0. They
-                are stored as they are but for their length and the rounding of the storage.
+                are scaled to length one and rounded to the storage.
             config: how to build and search.
             like: an open segment, whose rotation is taken if it suits these rows as well: to fit
                 one takes as long as a commit of few rows.
@@ -282,7 +284,7 @@ class Segment:
 
     @property
     def passages(self) -> RowNumbers | None:
-        """Document, start and end of each row's passage, (3, rows); None if it does not tell."""
+        """Document, start and end of each row's passage, (3, rows); None: no passages.npy."""
         return self._opened().passages
 
     @property
@@ -365,7 +367,7 @@ class Segment:
     ) -> RowNumbers:
         """The ranks of rows by the prefix, from 1, among the allowed rows, for a query (1, D).
 
-        `rows`: (n,) int64 that `allowed` has. Returns (n,) int64. All prefixes are made again.
+        `rows`: (n,) int64 that `allowed` has. Returns (n,) int64. Reads all rows for it.
         """
         parts = self._opened()
         only = parts.searched(parts.restricted(allowed))
@@ -456,9 +458,9 @@ class Segment:
 
 
 def rows_beside(documents: RowNumbers, rows: RowNumbers) -> RowNumbers:
-    """All rows of the documents that have these rows (d,), one of each, document by document.
+    """All rows of some documents, document by document.
 
-    `documents`: of each row of the segment.
+    `documents`: (n,) of each row of the segment. `rows`: (d,) one row of each of the documents.
     """
     owners, found = documents.data, list[int]()
     for row in rows.tolist():

@@ -280,7 +280,7 @@ def _results(queries: int, k: int, reranked: bool) -> tuple[RowNumbers, Floats]:
 
 
 def _point(k: int, shortlist: int, ef_search: int, within: NodeFilter | None) -> _Point:
-    """It holds the address of the bits, which the caller keeps."""
+    """The structure holds the address of the bits, which the caller keeps."""
     point = _Point(k=k, shortlist=shortlist, ef=ef_search)
     if within is not None:
         point.mask = address(within.bits)

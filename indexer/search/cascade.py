@@ -1,7 +1,9 @@
 """The cascade of an open segment: faiss or the kernel finds a shortlist by prefix; then full width.
 
 Parts are the checked and mapped files. A GPU gets copies of the scanned ones; graphs are walked on
-the CPU: its caches suit them better. What is searched without the kernel is in scoring.py.
+the CPU: its caches suit them better. Also here: exact search by the kernel (NativeRows), a caller's
+filter (`restriction`), and the results of several segments as one (`merge`). What is searched
+without the kernel is in scoring.py.
 """
 
 import ctypes
@@ -51,7 +53,7 @@ _THREAD_BYTES = 1 << 24
 longer where other programs are running."""
 
 _MIN_BLOCK, _MAX_BLOCK = 1 << 10, 1 << 24  # rows of a pass
-_MIN_SCORED = 1 << 14  # of a pass, which take a millisecond or two: few rows need one pass
+_MIN_SCORED = 1 << 14  # (query, row) pairs of a pass, at least: they take a millisecond or two
 _QUERIES = 256  # of a pass: their heaps and vectors stay in a cache
 
 
@@ -95,7 +97,7 @@ def merge(results: Sequence[SearchResult], bases: Sequence[int], k: int) -> Sear
 
 
 class _Pass(ctypes.Structure):
-    """Equal to Pass in source/exact.h, field by field."""
+    """Equal to Pass in native/source/exact.h, field by field."""
 
     _fields_ = (
         ("full", ctypes.c_void_p),
@@ -181,7 +183,7 @@ class NativeRows:
         return np.full((queries, k), -1, np.int64), np.full((queries, k), -np.inf, np.float32)
 
     def _pass(self, queries: Floats, k: int) -> _Pass:
-        """It holds the address of the queries, which the caller keeps."""
+        """The structure holds the address of the queries, which the caller keeps."""
         return _Pass(
             full=self._address,
             dim=self.dim,
@@ -201,10 +203,10 @@ class NativeRows:
 
 
 SCANNED_PER_CANDIDATE = 200
-"""Up to this many allowed rows per candidate of a walk their codes are scanned: that misses none,
-and takes at most twice as long as a walk without a filter."""
+"""Where at most this many rows are allowed per candidate of a walk, the codes of all are scanned:
+that misses none, and takes at most twice as long as a walk without a filter."""
 SCANNED_SHARE = 0.08
-"""Below this share of allowed rows they are scanned too: a walk misses more of them."""
+"""Below this share of allowed rows the codes of all are scanned too: a walk misses more of them."""
 UNBRIDGED_SHARE = 0.95
 """From this share of allowed rows on a walk crosses no others: it finds as much without."""
 MIN_LOCAL_SHARE = 2 / 3
@@ -343,7 +345,7 @@ class Parts(NamedTuple):
     graph: NativeCascade | None  # the same, walked by the compiled kernel; None: faiss searches
     native: NativeRows | None  # the rows scored by the compiled kernel; None: numpy does
     words: Postings | None  # None: the segment has no words file
-    passages: RowNumbers | None  # (3, rows); None: it does not tell which passages its rows are
+    passages: RowNumbers | None  # (3, rows); None: no passages.npy
     gpu_full: CoarseIndex | None = None  # copies on a GPU, for scans without a filter
     gpu_coarse: CoarseIndex | None = None
     kept: Allowed | None = None  # the rows that a trial may find; None for all

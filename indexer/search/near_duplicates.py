@@ -23,9 +23,9 @@ def leaders(
 ) -> tuple[RowNumbers, Floats]:
     """For each vector the first of its group, which may be itself, and its cosine to it.
 
-    In the order of the rows: a vector joins the earliest first one of a group to which its cosine
-    is at least `above`, or else is the first of a group. So the first ones differ from each other,
-    and each of the others is close to the first of its group.
+    In the order of the rows, a vector joins the earliest group to whose first vector its cosine is
+    at least `above`, or begins a group. So the first ones differ from each other, and each of the
+    others is close to the first of its group.
 
     Args:
         vectors: (n, D) float32 unit rows; a row of zeros is close to none.

@@ -5,9 +5,8 @@
 A document is a row of the segment, the first of its passages. The postings of a term are cut by
 windows of documents; an entry is the part in one window. They are stored in words.safetensors, with
 the layout of safetensors (https://huggingface.co/docs/safetensors): the length of a header, the
-header in JSON, then arrays. Every number that leads into an array is checked when the file is
-opened, or cannot lead outside: arrays that codes and documents lead into are as long as the largest
-number that can be stored.
+header in JSON, then arrays. Opening checks each number that leads into an array, except codes and
+documents: the arrays they lead into are long enough for any value.
 
 A file is written from counted terms, from the postings of other segments, or both. Memory holds the
 terms, and some million postings at a time.
@@ -40,7 +39,9 @@ from searchengine.indexer.native.library import chosen_level, load
 from searchengine.indexer.search.scoring import Allowed
 
 WINDOW = 1 << 13
-"""Documents of a window; the kernel knows it too (source/words.h)."""
+"""Documents of a window; the kernel knows it too (native/source/words.h)."""
+MOST_TERMS = 128
+"""Maximum terms of a question: kTerms in native/source/words.h."""
 K1, B = 1.2, 0.75
 """How soon a repeated term counts no more, and how much the length of a document counts."""
 
@@ -64,6 +65,8 @@ _MAX_HEADER = 1 << 14  # bytes
 _BATCH = 1 << 22  # postings that are sorted at a time
 _MAX_FREQUENCIES = 1 << 16
 _IN_MEMORY = 1 << 22  # bytes of an array
+_KEPT, _TERMS = 1 << 22, 1 << 16  # postings of united terms, and terms, that are kept
+_MIN_WEIGHT = 1e-6  # for a term in half of the documents or more
 
 
 class WriteWords(NamedTuple):
@@ -228,7 +231,7 @@ class Postings:
         windows = self.entry_windows[entries[0] : entries[-1]].astype(np.int64) * WINDOW
         documents = np.repeat(windows, np.diff(starts)) + self.lows[postings]
         term_of = np.repeat(np.arange(last - first), np.diff(self.entry_starts[entries]))
-        # Opening does not check them one by one.
+        # Opening has not checked the documents: those outside are left out.
         outside = documents.max(initial=-1) >= self.documents
         inside: Any = documents < self.documents if outside else slice(None)
         return term_of[inside], documents[inside], self.frequencies[self.codes[postings]][inside]
@@ -341,8 +344,8 @@ def write_postings(path: Path, parts: Sequence[Moved], notes: Mapping[str, str])
 def _merged(
     parts: Sequence[Moved], vocabulary: Sequence[bytes]
 ) -> Iterator[tuple[RowNumbers, RowNumbers, Doubles]]:
-    """The postings of ranges of terms, by (term, document): the number of its term, its document
-    in the new segment, and its count."""
+    """The postings of ranges of terms, by (term, document): of each posting the number of its term,
+    its document in the new segment, and its count."""
     numbers = {term: i for i, term in enumerate(vocabulary)}
     sources, sizes, base = [], np.zeros(len(vocabulary), np.int64), 0
     for source, rows in parts:
@@ -397,17 +400,13 @@ def _entries_of(
 
 
 def norms(average: float, lengths: npt.ArrayLike) -> Doubles:
-    """What BM25 adds to the frequencies of terms in documents of these lengths, as FTS5 rounds."""
+    """What BM25 adds to frequencies in documents of these lengths, computed in FTS5's order."""
     result: Doubles = K1 * (1 - B + B * np.asarray(lengths, np.float64) / average)
     return result
 
 
-MOST_TERMS = 128
-"""Maximum terms of a question: kTerms in source/words.h."""
-
-
 def _structure(integers: str, pointers: str) -> type[ctypes.Structure]:
-    """A structure of source/words.h: its fields by type, in order."""
+    """A structure of native/source/words.h: its fields by type, in order."""
     fields: list[tuple[str, Any]] = [(name, ctypes.c_int64) for name in integers.split()]
     fields += [(name, ctypes.c_void_p) for name in pointers.split()]
     return type("Structure", (ctypes.Structure,), {"_fields_": fields})
@@ -416,9 +415,6 @@ def _structure(integers: str, pointers: str) -> type[ctypes.Structure]:
 _ENTRIES = "entry_starts entry_windows entry_bounds lows"
 _POSTINGS = _structure("documents wide", f"{_ENTRIES} term_entries codes frequencies lengths rows")
 _UNITED = _structure("entries", f"{_ENTRIES} counts")
-
-_KEPT, _TERMS = 1 << 22, 1 << 16  # postings of united terms, and terms, that are kept
-_MIN_WEIGHT = 1e-6  # for a term in half of the documents or more
 
 
 def weight(documents: int, having: int) -> float:
@@ -450,7 +446,7 @@ FoundTerm = int | United
 
 
 class Words:
-    """The postings of a segment in a collection of some average length. Safe to use from threads.
+    """The postings of a segment without its deleted documents, ranked by BM25; for any thread.
 
     Attributes:
         postings: the terms, and the documents that have them.
@@ -472,7 +468,7 @@ class Words:
             self._in_place = _pointing_to(_POSTINGS, postings, documents=count, wide=wide)
         self._counts: dict[int, int] = {}
         self._found: dict[tuple[tuple[bytes, ...], bool], FoundTerm] = {}
-        self._united = 0  # their postings
+        self._united = 0  # postings of the united terms kept
         self._norms: tuple[float, Doubles] | None = None
 
     def find_all(self, terms: Iterable[tuple[tuple[bytes, ...], bool]]) -> list[FoundTerm]:

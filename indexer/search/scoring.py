@@ -24,8 +24,8 @@ from searchengine.indexer.storage.vectors import Prefixes, VectorFile
 from searchengine.indexer.threads import slices, threads
 
 MIN_EF_SEARCH = 32
-"""Minimum ef_search that follows from the size of a shortlist. (A longer shortlist bought as much
-recall@10 for the same time as a higher ef_search, or more: 20k real sentences.)"""
+"""Minimum ef_search where it follows the size of the shortlist, at an effort of 0. (A longer one
+bought as much recall@10 for the same time as a higher ef_search, or more: 20k real sentences.)"""
 
 LOCALITY_BATCH = 64
 """A batch of at least this many queries is sorted by similarity: neighbours read the same rows,
@@ -254,7 +254,7 @@ class CoarseIndex:
     """The coarse stage: prefixes of the rows of a segment, searched by inner product.
 
     Attributes:
-        index: the faiss index; its ids are row numbers. inner: the one behind the ids.
+        index: the faiss index; its ids are row numbers. inner: the faiss index without the ids.
         structure: the kind of the index.
         rows, width: number of prefixes, and their dimensions.
     """
@@ -272,9 +272,9 @@ class CoarseIndex:
         self.width = int(index.d)
 
     def nprobe(self, effort: int = 0, allowed: Allowed | None = None) -> int:
-        """Lists that a search reads, which also have rows that are not allowed; at most all.
+        """How many lists a search reads, at most all; an effort of 0 reads a sixteenth of them.
 
-        An effort of 0 reads a sixteenth of them.
+        More under a filter, because lists hold rows that are not allowed too.
         """
         return min(int((effort or -(-self.lists // 16)) / self.share(allowed)), self.lists)
 
