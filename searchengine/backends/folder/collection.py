@@ -1,7 +1,7 @@
 """A collection in a folder, as a backend: read and written by this process.
 
-It shows one snapshot at a time, and writes one transaction at a time, whose commit it then shows.
-All changes of a collection are here: `upsert` and `delete`, optimize, and its settings.
+What View shows, this changes: upsert, delete, configure, optimize. `writing` is the transaction of
+all changes; its commit is shown afterwards.
 """
 
 import logging
@@ -35,7 +35,7 @@ from searchengine.indexer.search.scoring import require_gpu
 from searchengine.indexer.segment import Segment
 
 _BLOCK = 1000  # documents whose vectors are handed on at a time
-_GROWN = 1.25  # times its size then, from which readers are waited for again
+_GROWN = 1.25  # growth of the log since readers were waited for in vain, to wait for them again
 _log = logging.getLogger(__name__)
 
 
@@ -110,7 +110,7 @@ class Collection(View):
         entries = list(last.values())
         keys = [*last, *(entry.document.key for entry in metadata), *unchanged]
         rows = sum(len(entry.spans) for entry in entries)
-        if entries or metadata:  # in the folder that `expected` is of
+        if entries or metadata:  # not in a folder that has replaced this one since
             with self.writing(made_by=used if entries else None, identity=self.identity) as writer:
                 store, changes = writer.store, writer.changes
                 before = store.known(keys)
@@ -158,7 +158,7 @@ class Collection(View):
     def _merge_due(self, finished: int = 0, progress: Progress | None = None) -> None:
         """Merge segments while there are too many; each merge is a commit, behind a change.
 
-        `finished`: as for to_merge.
+        `finished`: as for writer.to_merge.
         """
 
         def due(store: Store) -> list[SegmentRow]:
@@ -196,7 +196,7 @@ class Collection(View):
                 self.path.rename(scratch.folder)
                 scratch.clear()
             store.execute("ROLLBACK")
-            if not is_empty:  # others have filled it meanwhile; the next writer does it, too
+            if not is_empty:  # filled meanwhile: WAL again, as the next writer would set it
                 store.execute("PRAGMA journal_mode = wal")
 
     @contextmanager
@@ -243,7 +243,7 @@ class Collection(View):
                     self.accepts(store.settings())
                     check_made_by(self.path, made_by, store.settings())
                     yield writer
-                built = writer.opened if self.device is Device.CPU else {}  # a GPU has no copy yet
+                built = writer.opened if self.device is Device.CPU else {}  # for a GPU: reopened
                 self._show_commit(store, {**opened, **built})
             except BaseException as error:  # Ctrl-C may come between any two steps
                 self._interrupted |= not isinstance(error, Exception)

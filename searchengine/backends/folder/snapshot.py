@@ -80,8 +80,8 @@ class Snapshot(contract.Snapshot):
         """
         self.path = path
         self.readers = 0
-        # Not measured or opened yet. A cached_property of Python 3.11 has a lock, which a fork
-        # meanwhile would keep for ever.
+        # Not measured or opened yet. A cached_property of Python 3.11 has a lock, which a fork at
+        # that moment would leave locked in the child.
         self._unrelated: Unrelated | None = None
         self._words: WordIndex | None = None
         self._speller: Speller | None = None
@@ -137,7 +137,7 @@ class Snapshot(contract.Snapshot):
             return SearchResult(none.astype(np.int64), none.astype(np.float32), True)
         rows = max(1, self.rows)
         k, shortlist = min(k, rows), None if shortlist is None else min(shortlist, rows)
-        # One more than the shortlist would be another search.
+        # One row more shows a tie at the cut; not where it would lengthen the shortlist.
         beyond = int(k < (rows if exact else min(rows, shortlist or self.shortlist)))
         allowed = self._allowed(where, phrases)
 
@@ -210,7 +210,7 @@ class Snapshot(contract.Snapshot):
         return Passages(ids, *self._columns(ids))
 
     def _beside(self, passages: Ids) -> Ids:
-        """All passages of the documents of these (rising), one of each."""
+        """All passages of some documents. `passages`: one of each, rising."""
         ids = [np.zeros(0, np.int64)]
         for segment, file in self._files:
             rows = rows_beside(file[0], segment.part_of(passages))
@@ -253,8 +253,8 @@ class Snapshot(contract.Snapshot):
         first: dict[int, int] = {}
         words, allowed = self.words, self._matching(where, required)
         ranker = partial(words.best, allowed=allowed, first=first)
-        counted = words.documents, words.counts
-        return lexical.search(*counted, ranker, question, k, self.settings)._replace(first=first)
+        found = lexical.search(words.documents, words.counts, ranker, question, k, self.settings)
+        return found._replace(first=first)
 
     def replacements(self, question: str) -> Mapping[tuple[int, int], str]:
         if self._speller is None:
@@ -333,7 +333,7 @@ class Snapshot(contract.Snapshot):
     def sizes(self) -> dict[str, Any]:
         segments = self.segments.values()
         rows = sum(segment.rows for segment in segments)
-        with Store(self.path / DATABASE, readers=1) as store:  # it goes on without commits
+        with Store(self.path / DATABASE, readers=1) as store:  # a reindex goes on without commits
             works = store.works() if store.identity == self.store.identity else []
         return {
             "passages": self.store.counts()[1],
@@ -372,7 +372,7 @@ class Snapshot(contract.Snapshot):
     def close(self) -> None:
         """End the read transaction. Segments are not closed: other snapshots may share them."""
         self.store.close()
-        for name in ("_matching", "_words", "_speller"):  # they refer to this
+        for name in ("_matching", "_words", "_speller"):  # breaks the cycle of references
             vars(self).pop(name, None)
 
 
@@ -466,7 +466,7 @@ class View(contract.Backend):
                 return
             if not shown.readers:
                 shown.close()
-        # The last connection to close checkpoints SQLite's log, which needs a writable one.
+        # The last connection to close checkpoints SQLite's log, which needs one that may write.
         with suppress(CollectionError, OSError):
             if log_of(self.path / DATABASE).exists():
                 Store(self.path / DATABASE).close()
