@@ -1,8 +1,9 @@
 """What the native kernel runs: networks of BERT's kind in 8 bits, without torch.
 
-The weights are rounded once, which takes seconds, and kept in the user's cache. The inputs that
-each matrix has in sample texts say which of its channels are large, and how its weights are best
-rounded: see native.weights. The vectors of the same texts say what rounding costs.
+The weights are rounded once, which takes seconds, and kept in the user's cache (`Kept`). `quantize`
+runs sample texts in float32 by numpy: the inputs of each matrix say which of its channels are
+large, and how its weights are best rounded, see native.weights. The vectors of the same texts say
+what rounding costs (`agreement`).
 """
 
 import ctypes
@@ -37,13 +38,11 @@ _log = logging.getLogger(__name__)
 FORMAT = 3  # of the file, and of the sample texts
 # Of the sample texts, beside float32: the least cosine, and the share of equal neighbours.
 MIN_COSINE, MIN_AGREEMENT = 0.99, 0.9
-
-
 Array = NDArray[Any]  # of float32
 TEXTS = Path(__file__).with_name("sample_texts.txt")
 NEAREST = 10  # neighbours of a sample text that are compared: as many as a page of hits has
-# Bits of a digit → part → channels of its inputs for each further digit. Behind a norm, several
-# channels are large.
+# Bits of a digit → part: one further digit for every so many channels of its inputs. Behind a norm,
+# several channels are large.
 FURTHER = {
     7: {"attention": 4, "attended": 24, "inner": 12, "outer": 24},
     6: {"attention": 2, "attended": 12, "inner": 6, "outer": 8},
@@ -112,7 +111,7 @@ def encode(
     places = [rows.ctypes.data for rows in pooled]
     texts = CTexts(tokens.ctypes.data, lengths.ctypes.data, len(lengths), *places)
     problem = load().encoder_run(level, ctypes.byref(network), ctypes.byref(texts), threads)
-    if problem == 2:
+    if problem == 2:  # see encoder_run in native/source/interface.cpp
         raise ValueError(f"{levels()[level]} does not compute with digits of {network.bits} bits")
     if problem:
         raise MemoryError("not enough memory for the texts of a batch")
@@ -145,6 +144,7 @@ def start(bert: Bert, tokens: TokenIds, kept: "Kept") -> NativeRuntime:
 
 
 def _round(bert: Bert, tokens: TokenIds, kept: "Kept") -> NativeRuntime:
+    """Round the weights, compare with float32, and keep them, or why they are refused."""
     _log.info("Rounding the encoder to 8 bits%s…", "" if kept.path is None else ", once")
     ids = sample_ids(tokens)
     arrays, exact = quantize(bert, ids, digit_bits())
@@ -165,7 +165,7 @@ def _round(bert: Bert, tokens: TokenIds, kept: "Kept") -> NativeRuntime:
 class Kept:
     """Rounded weights in the user's cache: a safetensors file, whose record identifies the model.
 
-    path: None where there is no home. record: {} unless it is of the present files of the model.
+    path: None where there is no home or no kernel. record: {} unless of the model's present files.
     """
 
     def __init__(self, source: Source, state: object):
@@ -189,7 +189,9 @@ class Kept:
 
     def runtime(self, bert: Bert) -> NativeRuntime | None:
         """The runtime of the weights; None where there are none, or their bytes have changed."""
-        self._read()
+        self._read()  # another process may have written it
+        if self.record.get("refused"):
+            return None
         with suppress(KeyError, ValueError):
             if self.record["sha256"] == hashlib.sha256(self._tensors.data.data).hexdigest():
                 arrays = {name: self._tensors[name] for name in self._tensors.shapes}
@@ -200,7 +202,7 @@ class Kept:
         """Keep the weights, or why there are none, unless the cache is read-only or full."""
         if self.path is None:
             return
-        data = save(dict(arrays))
+        data = save(dict(arrays))  # for the checksum, which the record holds
         start = 8 + int.from_bytes(data[:8], "little")
         record = {
             "identity": self._identity,
@@ -284,7 +286,7 @@ def quantize(bert: Bert, ids: Sequence[Ids], bits: int) -> tuple[Arrays, Vectors
         outer = linear(inner, "outer", "output.dense")
         x = norm(x + outer, f"{layer}.output.LayerNorm", f"{i}.second_norm")
     texts = np.split(x, np.cumsum(lengths)[:-1])
-    pooled = [{"cls": x[0], "max": x.max(axis=0), "mean": x.mean(axis=0)} for x in texts]
+    pooled = [{"cls": t[0], "max": t.max(axis=0), "mean": t.mean(axis=0)} for t in texts]
     vectors = [np.concatenate([modes[mode] for mode in bert.pooling]) for modes in pooled]
     return arrays, apply_head(bert.head, np.stack(vectors))
 
