@@ -46,6 +46,7 @@ FILTERS = {
     "`two words` = 1": "fox",
     "date = date('2020-03')": "eel",
     "date > date('2020')": "fox",
+    "date between date('2019') and date('2020')": "eel",
     "date >= date('2020-03-05') and date <= date('2021-01-01')": "eel fox",
     "title": "eel",
     "title like 'EEL_'": "eel",

@@ -65,6 +65,13 @@ def test_the_result_is_better_than_the_base_or_is_the_base(
     assert loaded.model.history["base"] == expected
 
 
+def test_a_step_is_chosen_by_the_weights_of_prefixes(config: TrainConfig) -> None:
+    wide, narrow = {32: 0.9, 8: 0.5}, {32: 0.6, 8: 0.7}  # steps 4 and 8: the former's mean is more
+    scores = [0.5, 0.5, wide, narrow, 0.5, narrow]
+    encoder = train(replace(config, prefix_weights=(1.0, 3.0)), measure=scripted(scores))
+    assert encoder.recipe["kept"] == 8 and "a script 0.6750 against" in encoder.recipe["verdict"]
+
+
 def test_few_items_prove_nothing(config: TrainConfig) -> None:
     with pytest.warns(TrainingWarning, match="Too few to tell.*: a script 0.9"):
         train(config, measure=scripted([0.1, *[0.9] * 5], n=MIN_ITEMS - 1))
