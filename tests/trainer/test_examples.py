@@ -180,6 +180,10 @@ def test_excluded_sentences_take_their_examples_along(tmp_path: Path) -> None:
     found = read_examples(settings(path, train=[path, pairs], exclude=exclude))
     assert found.excluded == 2
     assert found.train == [pair("a cat", "one cat"), pair("a dog", "barking")]
+    dev = write(tmp_path / "dev.tsv", HEAD + "A cat!\ta dog\n")  # its anchors, not its positives
+    judged = read_examples(settings(path, train=[path, pairs], dev=(dev,)))
+    assert judged.excluded == 1 and pair("a dog", "barking") in judged.train
+    assert pair("a cat", "one cat") not in judged.train
     labels = write(tmp_path / "c.tsv", "text\tlabel\nfine\tgood\n!!!\tbad\n")
     assert len(read(labels, exclude=exclude, **LABELS)) == 2  # labels and signs are no sentences
     with pytest.raises(DataError, match="no examples are left: 1 have a sentence of the excl"):

@@ -95,6 +95,7 @@ def done(summary: Any) -> tuple[int, int, int, int]:
 def test_documents_of_deleted_files_are_removed(engine: SearchEngine, notes: Path) -> None:
     write(notes, {"a.txt": "a", "one/b.txt": "bb a", "one/c.txt": "ccc"})
     assert done(engine.mirror(notes)) == (3, 0, 0, 0)
+    engine.update({"one/b.txt": {"seen": True}})
     write(notes, {"a.txt": "a bb"})
     shutil.rmtree(notes / "one")
     assert done(engine.mirror(notes)) == (0, 1, 0, 2)
