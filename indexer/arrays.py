@@ -129,7 +129,7 @@ def address(array: npt.NDArray[Any]) -> int:
 
 
 def read_ahead(mapped: mmap.mmap, offset: int, stride: int, rows: slice) -> None:
-    """Ask the system to read these rows of a file at once, which begin every `stride` bytes."""
+    """Ask the system to read some rows of a file now, at least one. A row takes `stride` bytes."""
     start = offset + rows.start * stride
     start -= start % mmap.PAGESIZE
     mapped.madvise(mmap.MADV_WILLNEED, start, offset + rows.stop * stride - start)

@@ -2,8 +2,8 @@
 
 Parts are the checked and mapped files. A GPU gets copies of the scanned ones; graphs are walked on
 the CPU: its caches suit them better. Also here: exact search by the kernel (NativeRows), a caller's
-filter (`restriction`), and the results of several segments as one (`merge`). What is searched
-without the kernel is in scoring.py.
+filter (`restriction`), and the results of several segments as one (`merge`). What faiss and numpy
+search is in scoring.py.
 """
 
 import ctypes

@@ -3,7 +3,7 @@
     score = Σ over the terms of weight × frequency (k1 + 1) / (frequency + norm of the length)
 
 A document is a row of the segment, the first of its passages. The postings of a term are cut by
-windows of documents; an entry is the part in one window. They are stored in words.safetensors, with
+windows of documents; an entry is the part in one window. All are stored in words.safetensors, with
 the layout of safetensors (https://huggingface.co/docs/safetensors): the length of a header, the
 header in JSON, then arrays. Opening checks each number that leads into an array, except codes and
 documents: the arrays they lead into are long enough for any value.

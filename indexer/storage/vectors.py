@@ -95,7 +95,7 @@ class VectorFile:
     Attributes:
         rows, dim, storage: shape and number format of the rows.
         offset: bytes before the first row.
-        map: the file.
+        map: the file, mapped.
 
     Raises:
         SegmentError: at construction, if the file is missing, or its size or header does not fit

@@ -71,7 +71,7 @@ class Passages(NamedTuple):
 
 
 class DocumentRow(NamedTuple):
-    """A document as it is stored, for hits; for users `Document.stored` makes a Document of it."""
+    """A document as it is stored, for hits. `Document.stored` makes a Document of it."""
 
     key: str
     title: str

@@ -1,6 +1,6 @@
 """Hits of a ranking, each with the passage to show, and why a search finds a document or not."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
@@ -100,10 +100,20 @@ class Hits(list[Hit]):
         replaced: unknown words of the question → the words searched for instead.
     """
 
-    exact: bool = False
-    facets: Mapping[str, Counts] = {}
-    notes: tuple[str, ...] = ()
-    replaced: Mapping[str, str] = {}
+    __slots__ = ("exact", "facets", "notes", "replaced")
+
+    def __init__(
+        self,
+        hits: Iterable[Hit] = (),
+        *,
+        exact: bool = False,
+        facets: Mapping[str, Counts] | None = None,
+    ) -> None:
+        super().__init__(hits)
+        self.exact = exact
+        self.facets = {} if facets is None else facets
+        self.notes: tuple[str, ...] = ()
+        self.replaced: Mapping[str, str] = {}
 
     @overload
     def __getitem__(self, place: SupportsIndex) -> Hit: ...
@@ -149,8 +159,7 @@ def hits(
     spans = {passage: (start, end) for passage, start, end in zip(*columns, strict=True)}
     answers, analyzer = [], Analyzer.parse(snapshot.settings["tokenizer"])
     for question, (part, exact, *_), shares in zip(questions, rankings, shares_of, strict=True):
-        text, answer = question.text, Hits()
-        answer.exact, answer.facets = exact, facets
+        text, answer = question.text, Hits(exact=exact, facets=facets)
         if query.mode != Mode.VECTOR:
             text = with_added(text, snapshot.settings)
         for number, best, score, cosine, bm25 in zip(*map(np.ndarray.tolist, part), strict=True):

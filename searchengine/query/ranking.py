@@ -1,8 +1,8 @@
 """From a checked request to ranked documents: candidates by vectors and by words, in one order.
 
 The order of a question is made of parts of fixed sizes, whatever k and offset are: so pages are one
-answer, cut. The first is the pool: the best by vectors and by words, fused. Most searches need no
-other. What follows is by vectors alone, in the mode text by words, each part eight times the last.
+answer, cut. The first part is the pool: the best by vectors and by words, fused. Most searches need
+no other. What follows is by vectors, or in the mode text by words, each part eight times the last.
 """
 
 import json
@@ -104,7 +104,7 @@ class Ranking(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """Passages, an array (n,) each; `shares`: what their cosines add to a fused score."""
+    """Passages, an array (n,) each; `shares`: what cosines add to a score, 0 by words alone."""
 
     passages: _Column
     documents: _Column

@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 class Collection(View):
     """An open collection. Members without a description: see Backend.
 
-    Threads that write queue; other processes are waited for as long as `wait` says.
+    Writing threads queue; other processes are waited for as long as `wait` says.
 
     Attributes:
         wait: seconds to wait for a writer of another process before CollectionBusy.

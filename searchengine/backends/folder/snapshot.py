@@ -380,7 +380,7 @@ class View(contract.Backend):
     """What an open collection shows: a commit, until `refresh` or a change.
 
     Safe to use from several threads: the snapshot is replaced as a whole. If another folder takes
-    the place of this one, the snapshot stays until `refresh` or the next change, which open the new
+    the place of `path`, the snapshot stays until `refresh` or the next change, which open the new
     folder. Members without a description: see contract.Backend.
 
     Attributes:
