@@ -122,6 +122,7 @@ def by_tokenizers(tokenization: Tokenization, texts: list[str]) -> list[Ids]:
 
 
 @example(["a b"] * 3, 2)
+@example(["x" * 100, "x" * 101], 40)  # the longest word that is read
 @example(["Whales sleep, deeply.", *ODD], 9)
 @given(st.lists(MANY, min_size=1, max_size=8), st.integers(2, 40))
 def test_they_are_those_of_the_library(starter: Tokenization, texts: list[str], most: int) -> None:

@@ -176,6 +176,8 @@ def test_resume_refuses_another_run(config: TrainConfig) -> None:
         train(config)
     with pytest.raises(ConfigError, match=r"seed changed since .*, from 0 to 1: restore"):
         train(replace(config, seed=1), resume=True)
+    with pytest.raises(ConfigError, match=r"batch_size changed since .*, from 8 to 9: restore"):
+        train(replace(config, batch_size=9), resume=True)
     with pytest.raises(ConfigError, match="at update 6, and this run has only 4; "):
         train(replace(config, max_steps=4), resume=True)
     weights = Path(config.base) / "model.safetensors"

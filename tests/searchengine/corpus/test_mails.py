@@ -71,6 +71,7 @@ def forwarded() -> MIMEMessage:
             "first:\n\na cat"),
         (mail("alternative", plain(PLAIN), html("<p>other")), PLAIN),
         (mail("alternative", plain(" \n"), html(HTML)), PLAIN),
+        (mail("alternative", MIMEText("**a**", "markdown"), html(HTML)), PLAIN),
         (
             mail("alternative", plain(""), inner("related", html(HTML), file("x.png", "inline"))),
             PLAIN),

@@ -68,6 +68,21 @@ def test_what_was_cut_is_said(serve: Serve) -> None:
         assert answer["usage"]["prompt_tokens"] == tokens
 
 
+class Roles(WordLengths):
+    """Adds the role of texts to them."""
+
+    def encode(self, texts: Any, *, role: Any = None, **_: Any) -> Any:
+        return super().encode([f"{text} {role}" for text in texts])
+
+
+def test_texts_are_documents_unless_they_are_questions(serve: Serve) -> None:
+    client = serve(encoder=Roles())
+    for asked, role in (({}, "document"), ({"input_type": "query"}, "query")):
+        answer = client.post(AT, json={"input": "a bee", **asked}).json()
+        expected = WordLengths().encode([f"a bee {role}"])
+        assert np.allclose(answer["data"][0]["embedding"], expected)
+
+
 @needs("openai", "dev")
 def test_the_client_of_openai(client: TestClient) -> None:
     ours = openai.OpenAI(
