@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from sentence_transformers import SentenceTransformer
 from torch import Tensor
 from torch.nn import functional
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.model.modules import Classifier, Dense
+from searchengine.trainer.training import checkpoint
 from searchengine.trainer.training.examples import Row
 from searchengine.trainer.training.loop import train
 from searchengine.trainer.training.losses import cosines, info_nce
@@ -21,7 +23,7 @@ from searchengine.trainer.training.moco import text_ids
 from searchengine.trainer.training.objectives import Classification, Contrastive, PrefixObjective
 from searchengine.trainer.training.train_config import TrainConfig
 from searchengine.trainer.training.training_model import TrainingModel
-from tests.trainer.test_train_loop import NOUNS, VERBS
+from tests.trainer.test_train_loop import LAYER, NOUNS, VERBS, interrupt_at
 from tests.trainer.test_train_loop import config as triplets_config  # noqa: F401  (fixture)
 
 INF = float("inf")
@@ -63,6 +65,15 @@ def test_texts_of_anchor_and_positive_are_left_out_and_own_negatives_weighed(
     scores = cosines(vectors[0][0], torch.cat([vectors[1][0], vectors[2][0]]))
     found = contrastive(base, hard_negative_weight=alpha).loss(vectors, ROWS, 0)
     assert found.item() == pytest.approx(info_nce(scores, bias=bias).item(), rel=1e-6)
+
+
+def test_the_layers_drawn_count_as_much_as_the_last_together(base: Path) -> None:
+    once = [rows(seed, n) for seed, n in enumerate((3, 3, 4))]
+    objective = contrastive(base)
+    expected = 2 * objective.loss(once, ROWS, 0).item()  # equal vectors: nothing to distil
+    for layers in (2, 4):
+        found = objective.loss([x.expand(layers, -1, -1) for x in once], ROWS, 0)
+        assert found.item() == pytest.approx(expected, rel=1e-5)
 
 
 def test_queued_vectors_are_candidates_unless_their_text_is_the_anchors(base: Path) -> None:
@@ -208,6 +219,15 @@ def test_the_momentum_encoder_starts_alike_and_follows(base: Path) -> None:
     training_model.follow()
     torch.testing.assert_close(slow[name], before + 0.001)
     assert torch.equal(fast[name], before + 1.0) and not slow[name].requires_grad
+
+
+def test_the_momentum_encoder_follows_in_a_run(config: TrainConfig, base: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(replace(config, queue_size=12, rotate=False), interrupt_at(3))
+    before = Encoder.load(base).module.state_dict()[LAYER]
+    with safe_open(checkpoint.file_of(config.out), "pt") as stored:
+        (name,) = (name for name in stored.keys() if "momentum" in name and name.endswith(LAYER))
+        assert not torch.equal(stored.get_tensor(name), before)
 
 
 def test_the_momentum_encoder_is_rotated_too(config: TrainConfig) -> None:

@@ -155,6 +155,14 @@ def test_documents_from_elsewhere_stay(engine: SearchEngine, notes: Path, tmp_pa
     assert sorted(engine.keys()) == ["a.txt", "b", "copy/y.txt", "more/a.txt"]
 
 
+def test_files_that_gitignore_names_are_mirrored_if_asked(
+    engine: SearchEngine, notes: Path
+) -> None:
+    write(notes, {"a.txt": "a", "b.txt": "bb", ".gitignore": "b.txt"})
+    for gitignore, expected in ((True, (1, 0, 0, 0)), (False, (1, 0, 1, 0)), (True, (0, 0, 1, 1))):
+        assert done(engine.mirror(notes, MirrorOptions(gitignore=gitignore))) == expected
+
+
 @pytest.mark.parametrize("was_there", [False, True])
 def test_a_file_that_another_process_has_added_meanwhile_stays(
     engine: SearchEngine, notes: Path, was_there: bool

@@ -158,6 +158,9 @@ def test_the_title_is_in_front_of_every_passage_and_counts() -> None:
         ],
         18,
     )
+    document = Document("2", "a b c d e f g h i j k l m n", "On whales")
+    texts, _ = cut_one(document, Tokens(room=12), tokens=12)
+    assert texts == cut_one(document, Tokens(room=12))[0] and len(texts[0].split()) <= 12
 
 
 def test_a_long_title_keeps_half_or_what_the_passage_leaves() -> None:
