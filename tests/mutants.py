@@ -4,7 +4,7 @@
     python tests/mutants.py "stale snapshot" "lost tombstone"
 
 The repository is copied into a temporary folder, which is what the tests import and start. There
-each mutant replaces one text of one file; then tests/public and the tests named beside the mutant
+each mutant replaces one text of one file; then the tests named beside the mutant and tests/public
 run until the first failure. Before all mutants, the same tests must pass on the code as it is.
 
 Exit status 1: a mutant was not caught, or its text is no longer in its file ("stale"): then write
@@ -225,7 +225,7 @@ def caught_by(copy: Path, mutant: Mutant) -> str:
         return "stale"
     try:
         path.write_text(source.replace(mutant.old, mutant.new), encoding="utf-8")
-        return first_failure(copy, [PUBLIC, *mutant.tests])
+        return first_failure(copy, [*mutant.tests, PUBLIC])
     finally:
         path.write_text(source, encoding="utf-8")
 
