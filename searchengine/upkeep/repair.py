@@ -172,6 +172,7 @@ class _Tables:
         self.settings: dict[str, Any] = {}
         self._path, self._store, self._changes = path, store, Changes(store)
         self._documents: set[int] = set()  # those that have lost a vector
+        self._reworded: set[int] = set()  # those that keep their vector beside another text
 
     def mend(self) -> list[str]:
         """Make the tables consistent with each other and with the segments that can be read.
@@ -238,7 +239,8 @@ class _Tables:
         if altered:
             what = "have another text than was stored, or are not encoded yet"
             self.damage.append(f"{self._named(altered)} {what} → kept")
-            self._documents |= altered - self._ids(_SUPPLIED)
+            self._reworded = altered & self._ids(_SUPPLIED)
+            self._documents |= altered - self._reworded
 
     def _mend_segment(self, row: SegmentRow) -> None:
         """Verify a segment: without vectors it goes, else passages follow its file."""
@@ -269,6 +271,9 @@ class _Tables:
             self._store.connection.executemany(sql, columns)
             what = f"segment {row.id:06d} has {rows.size} other passages in {PASSAGES}"
             self.damage.append(f"{what} → those of the file")
+        held = self._ids("SELECT document FROM passages WHERE id BETWEEN ? AND ?", row.ends)
+        if self._reworded & held:  # its words are still those of the former texts
+            self.restored.append(row)
 
     def _forget(self) -> None:
         """Have documents to encode without passages, and rows without a passage deleted.

@@ -276,6 +276,7 @@ def test_a_text_that_was_changed_keeps_the_vector_that_came_with_it(tmp_path: Pa
     assert done.whole and done.lost == () and "('b') have another text" in done.damage[0]
     with SearchEngine.open(path) as engine:
         assert engine.search([0, 1])[0].text == "z"
+        assert [hit.key for hit in engine.search("z", mode="text")] == ["b"]
 
 
 def test_texts_that_are_no_utf_8_are_read_as_far_as_they_can_be(path: Path) -> None:
