@@ -193,7 +193,7 @@ def indexing(*arguments: str | Path, before: str = "") -> subprocess.Popen[str]:
     """An index command that goes on; end it by `interrupted`. `before`: what runs first."""
     ingest = "from searchengine.ingest import ingestion, pipeline"
     program = f"{ingest}; from searchengine.cli import cli; {before}\ncli()"
-    command = [sys.executable, "-c", program, "index", *map(str, arguments)]
+    command = [sys.executable, "-X", "faulthandler", "-c", program, "index", *map(str, arguments)]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
 
@@ -232,7 +232,10 @@ def interrupted(
         with suppress(subprocess.TimeoutExpired):
             _, stderr = process.communicate(timeout=30)
             break
-    assert process.returncode == status
+    else:
+        process.send_signal(signal.SIGABRT)  # faulthandler writes where each thread is
+        _, stderr = process.communicate()
+    assert process.returncode == status, stderr
     assert "Traceback" not in stderr
     return stderr.strip().splitlines()[-1]
 
