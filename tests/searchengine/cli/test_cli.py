@@ -192,7 +192,9 @@ def test_bad_input_is_one_sentence_and_exit_code_2(folder: Path, tmp_path: Path)
 def indexing(*arguments: str | Path, before: str = "") -> subprocess.Popen[str]:
     """An index command that goes on; end it by `interrupted`. `before`: what runs first."""
     ingest = "from searchengine.ingest import ingestion, pipeline"
-    program = f"{ingest}; from searchengine.cli import cli; {before}\ncli()"
+    # A shell starts what runs in its background with SIGINT ignored.
+    heeds = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    program = f"{heeds}; {ingest}; from searchengine.cli import cli; {before}\ncli()"
     command = [sys.executable, "-X", "faulthandler", "-c", program, "index", *map(str, arguments)]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
