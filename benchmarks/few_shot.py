@@ -16,7 +16,6 @@ over the test texts of all draws; `wins` and `losses` count the draws in which i
 import collections
 import gzip
 import itertools
-import json
 import random
 import re
 import tempfile
@@ -28,6 +27,7 @@ from typing import Any
 import click
 import numpy as np
 from record import DATA, over_seeds, record
+from texts import papers
 from trainings import SEEDS
 
 from searchengine.measure.significance import compare
@@ -57,8 +57,7 @@ def read(path: Path, column: str = "label") -> Labelled:
 
 def titles_by_topic(data: Path) -> Labelled:
     """Titles of papers without the phrase that names their class."""
-    with gzip.open(data / "text" / "papers_title_abstract.jsonl.gz", "rt") as lines:
-        titles = sorted({" ".join(json.loads(line)["title"].split()) for line in lines})
+    titles = sorted({" ".join(paper["title"].split()) for paper in papers(data)})
     places: dict[str, set[int]] = {}
     for place, title in enumerate(titles):
         words = re.findall(r"[a-z][a-z0-9-]+", title.lower())

@@ -12,7 +12,6 @@ passages, of which the best counts. Short texts are judged by STS-B and SciFact.
 on two cores.
 """
 
-import gzip
 import json
 import random
 import re
@@ -25,6 +24,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 from record import DATA, over_seeds, record
+from texts import captions, papers
 from trainings import SEEDS, judge
 
 from searchengine.corpus.languages import sentence_ends
@@ -43,24 +43,16 @@ Rows = NDArray[np.float32]
 Embed = Callable[[Sequence[str]], tuple[Rows, NDArray[np.int64]]]
 
 
-def records(path: Path) -> Iterator[Any]:
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        yield from map(json.loads, lines)
-
-
 def sources(data: Path) -> tuple[list[str], list[list[str]]]:
     """Abstracts, and captions by picture, without those that are in an STS or SICK test."""
-    papers = [row["text"] for row in records(data / "text/papers_title_abstract.jsonl.gz")]
-    random.Random("papers").shuffle(papers)
+    abstracts = [paper["text"] for paper in papers(data)]
+    random.Random("papers").shuffle(abstracts)
     tests = [data / "sts" / name for name in ("stsb_test.tsv", "stsb_dev.tsv", "sickr_test.tsv")]
     tests += sorted((data / "sts").glob("sts1*.tsv"))
     known = {plain(s) for _, a, b in read_sts(tests) for s in (a, b)}
-    captions = data / "text/multi30k_captions_train.jsonl.gz"
-    pictures = [
-        row["captions"] for row in records(captions) if not known & {*map(plain, row["captions"])}
-    ]
+    pictures = [each for each in captions(data) if not known & {*map(plain, each)}]
     random.Random("pictures").shuffle(pictures)
-    return papers, pictures
+    return abstracts, pictures
 
 
 def plain(text: str) -> str:
@@ -152,17 +144,17 @@ def passkey(
 def main(data: Path, steps: int, questions: int, seeds: int) -> None:
     """Train with each seed, and ask."""
     base = Encoder.load(BASE, runtime="torch")
-    papers, pictures = sources(data)
-    writer = Writer(base, papers[-TEST_PAPERS:], "passkey")
-    captions = [writer.rng.sample(each, 2) for each in pictures[-TEST_PICTURES:][:questions]]
+    abstracts, pictures = sources(data)
+    writer = Writer(base, abstracts[-TEST_PAPERS:], "passkey")
+    needles = [writer.rng.sample(each, 2) for each in pictures[-TEST_PICTURES:][:questions]]
     texts = {
         f"{tokens} tokens, depth {depth:g}": [
-            writer.with_needle(needle, tokens - 2, depth) for _, needle in captions
+            writer.with_needle(needle, tokens - 2, depth) for _, needle in needles
         ]
         for tokens in LENGTHS
         for depth in DEPTHS
     }
-    asked = [question for question, _ in captions]
+    asked = [question for question, _ in needles]
     short = judge(data, (base.dim,), test=True, retrieval=True)
     figures: dict[str, Any] = {
         "base as shipped, cut off": passkey(base, whole(base), texts, asked) | short(base),
@@ -172,7 +164,7 @@ def main(data: Path, steps: int, questions: int, seeds: int) -> None:
     for seed in range(seeds):
         with tempfile.TemporaryDirectory() as scratch:
             pairs = Path(scratch) / "pairs.jsonl"
-            learnt = Writer(base, papers[:-TEST_PAPERS], f"pairs {seed}")
+            learnt = Writer(base, abstracts[:-TEST_PAPERS], f"pairs {seed}")
             write_pairs(learnt, pictures[:-TEST_PICTURES], pairs, (steps + 1) * 16)
             settings = {**preset("longlora"), "base": BASE, "train": [pairs], "max_steps": steps}
             config = TrainConfig.from_dict(settings | {"out": f"{scratch}/model", "seed": seed})

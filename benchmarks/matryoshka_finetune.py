@@ -10,7 +10,6 @@ rotation of the index; whitening is that of Su et al., arXiv 2103.15316; the flo
 arXiv 2011.05864; UMAP is arXiv 1802.03426, by cosine. Ten minutes a training on two cores.
 """
 
-import gzip
 import json
 import random
 import tempfile
@@ -23,6 +22,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 from record import DATA, record
+from texts import captions
 from trainings import ONLY, RETRIEVAL, SEEDS, TEST, Judge, compare, judge, sts_files
 
 from searchengine.trainer.encoder import Encoder
@@ -153,10 +153,9 @@ def maps(data: Path, count: int, only: tuple[str, ...]) -> dict[str, Any]:
 
 def caption_pairs(data: Path, path: Path) -> Path:
     """Two pairs of captions of each picture."""
-    source = data / "text/multi30k_captions_train.jsonl.gz"
-    with gzip.open(source, "rt", encoding="utf-8") as lines, path.open("w") as file:
-        for captions in (json.loads(line)["captions"] for line in lines):
-            for anchor, positive in (captions[:2], captions[2:4]):
+    with path.open("w") as file:
+        for picture in captions(data):
+            for anchor, positive in (picture[:2], picture[2:4]):
                 file.write(json.dumps({"anchor": anchor, "positive": positive}) + "\n")
     return path
 
@@ -195,9 +194,9 @@ def main(
     judged = with_layers(judge(data, DIMS, test, retrieval), judge(data, DIMS[:1], False, False))
     record("maps", maps(data, texts, only))
     with tempfile.TemporaryDirectory() as scratch:
-        captions = caption_pairs(data, Path(scratch) / "captions.jsonl")
+        pairs = caption_pairs(data, Path(scratch) / "captions.jsonl")
         common = {
-            "train": [data / "nli/nli_triplets_en.tsv.gz", captions],
+            "train": [data / "nli/nli_triplets_en.tsv.gz", pairs],
             "exclude": sts_files(data),
             "dev": sts_files(data, ["stsb_dev"]),
             "prefixes": DIMS,

@@ -22,7 +22,6 @@ b = 0.75, and counts words of titles twice.
 """
 
 import ast
-import gzip
 import json
 import random
 import sysconfig
@@ -35,6 +34,7 @@ from typing import Any
 
 import click
 from record import DATA, record, run_json
+from texts import captions, papers, records
 
 Rows = list[dict[str, Any]]
 ENGLISH = ("scifact", "nfcorpus", "cranfield")
@@ -61,7 +61,7 @@ def english(data: Path, built: Path) -> Iterator[tuple[str, Rows]]:
 def kinds(data: Path, built: Path) -> Iterator[tuple[str, Rows]]:
     """Texts of other kinds, each the one answer to a question that is drawn from its source."""
     sources = {
-        "captions": (captions(data), 3000),
+        "captions": (((asked, found) for asked, found, *_ in captions(data)), 3000),
         "abstracts": (halves(data), 8000),
         "functions": (functions(), 6000),
     }
@@ -72,20 +72,10 @@ def kinds(data: Path, built: Path) -> Iterator[tuple[str, Rows]]:
         yield name, evaluated(index(folder, built / name), folder, *USUAL)
 
 
-def captions(data: Path) -> Iterator[tuple[str, str]]:
-    """Two captions of each picture."""
-    with gzip.open(data / "text/multi30k_captions_train.jsonl.gz", "rt", encoding="utf-8") as lines:
-        for line in lines:
-            asked, found, *_ = json.loads(line)["captions"]
-            yield asked, found
-
-
 def halves(data: Path) -> Iterator[tuple[str, str]]:
     """The words of an abstract, the first half and the second."""
-    with gzip.open(data / "text/papers_title_abstract.jsonl.gz", "rt", encoding="utf-8") as lines:
-        for line in lines:
-            words = json.loads(line)["text"].split()
-            yield " ".join(words[: len(words) // 2]), " ".join(words[len(words) // 2 :])
+    for words in (paper["text"].split() for paper in papers(data)):
+        yield " ".join(words[: len(words) // 2]), " ".join(words[len(words) // 2 :])
 
 
 def functions() -> Iterator[tuple[str, str]]:
@@ -103,15 +93,12 @@ def functions() -> Iterator[tuple[str, str]]:
 
 def write_pairs(pairs: Sequence[tuple[str, str]], folder: Path) -> None:
     """Write answers, and the first of the questions, as a BEIR folder: their place is their key."""
-    (folder / "qrels").mkdir(parents=True, exist_ok=True)
-    questions, answers = zip(*pairs, strict=True)
-    for name, texts in (("queries", questions[:ASKED]), ("corpus", answers)):
-        rows = [json.dumps({"_id": f"{i}", "text": text}) for i, text in enumerate(texts)]
-        (folder / f"{name}.jsonl").write_text("\n".join(rows) + "\n")
-    judged = [f"{i}\t{i}\t1" for i in range(ASKED)]
-    (folder / "qrels" / "test.tsv").write_text(
-        "\n".join(["query\tdocument\tgrade", *judged]) + "\n"
+    questions, answers = (
+        [{"_id": f"{i}", "text": text} for i, text in enumerate(texts)]
+        for texts in zip(*pairs, strict=True)
     )
+    judged = ["query\tdocument\tgrade", *(f"{i}\t{i}\t1" for i in range(ASKED))]
+    write_beir(folder, answers, questions[:ASKED], judged)
 
 
 def languages(data: Path, built: Path) -> Iterator[tuple[str, Rows]]:
@@ -164,18 +151,20 @@ def evaluated(collection: Path, folder: Path, *how: str) -> Rows:
 
 def write_prefixed(source: Path, folder: Path, prefix: str) -> None:
     """Write a copy of a BEIR folder whose documents have keys with a prefix."""
-    (folder / "qrels").mkdir(parents=True, exist_ok=True)
-    with gzip.open(source / "corpus.jsonl.gz", "rt", encoding="utf-8") as lines:
-        documents = [json.loads(line) for line in lines]
+    documents = [*records(source / "corpus.jsonl.gz")]
     for document in documents:
         document["_id"] = f"{prefix} {document['_id']}"
-    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in documents))
-    (folder / "queries.jsonl").write_bytes(
-        gzip.decompress((source / "queries.jsonl.gz").read_bytes())
-    )
     header, *rows = (source / "qrels" / "test.tsv").read_text().splitlines()
-    judged = [row.replace("\t", f"\t{prefix} ", 1) for row in rows]
-    (folder / "qrels" / "test.tsv").write_text("\n".join([header, *judged]) + "\n")
+    judged = [header, *(row.replace("\t", f"\t{prefix} ", 1) for row in rows)]
+    write_beir(folder, documents, [*records(source / "queries.jsonl.gz")], judged)
+
+
+def write_beir(folder: Path, documents: Rows, queries: Rows, judged: Sequence[str]) -> None:
+    """Write a BEIR folder; `judged`: the lines of its judgements, the header first."""
+    (folder / "qrels").mkdir(parents=True, exist_ok=True)
+    for name, rows in (("corpus", documents), ("queries", queries)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "qrels" / "test.tsv").write_text("\n".join(judged) + "\n")
 
 
 def shown(row: dict[str, Any]) -> str:

@@ -1,10 +1,12 @@
 """The texts of the benchmarks: abstracts of SciFact, mixed sentences, questions, and judgements."""
 
 import gzip
+import json
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import ir_measures
 import numpy as np
@@ -14,6 +16,23 @@ from searchengine.corpus.files import read_corpus
 from searchengine.measure.judgements import Qrels, read_qrels, read_queries
 
 Vectors = npt.NDArray[np.float32]
+
+
+def papers(data: Path) -> Iterator[Any]:
+    """Titles and abstracts of papers."""
+    return records(data / "text" / "papers_title_abstract.jsonl.gz")
+
+
+def captions(data: Path) -> Iterator[list[str]]:
+    """The five captions of each picture."""
+    return (row["captions"] for row in records(data / "text/multi30k_captions_train.jsonl.gz"))
+
+
+def records(path: Path) -> Iterator[Any]:
+    """The records of a JSONL file, compressed or not."""
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt", encoding="utf-8", newline="\n") as lines:
+        yield from map(json.loads, lines)
 
 
 def abstracts(data: Path, most: int | None = None) -> list[str]:

@@ -7,8 +7,6 @@ Questions are titles of papers. Vectors are sums of random vectors of words: the
 encode, so what is left is the search.
 """
 
-import gzip
-import json
 import tempfile
 import time
 import zlib
@@ -21,7 +19,7 @@ from typing import Any
 import click
 import numpy as np
 from record import DATA, percentiles, record
-from texts import sentences
+from texts import papers, records, sentences
 
 from searchengine import SearchEngine
 from searchengine.encoders.protocol import TextEncoder
@@ -42,17 +40,9 @@ class Hashed(TextEncoder):
         return np.stack([self._vectors[each].sum(axis=0) for each in numbers])
 
 
-def lines(path: Path) -> Iterator[str]:
-    """The lines of a text file."""
-    opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rt", encoding="utf-8", newline="\n") as file:
-        yield from file
-
-
 def abstracts(data: Path) -> Iterator[dict[str, str]]:
     """Abstracts with their titles, and their halves."""
-    for line in lines(data / "text" / "papers_title_abstract.jsonl.gz"):
-        paper = json.loads(line)
+    for paper in papers(data):
         text, half = paper["text"], len(paper["text"]) // 2
         yield {"title": paper["title"], "text": text}
         yield {"text": text[:half]}
@@ -83,7 +73,7 @@ def timed(ways: dict[str, Callable[[str], Any]], questions: Sequence[str]) -> di
 def main(data: Path, count: int, short: bool, questions: int) -> None:
     """Time questions by vectors, by words and by both."""
     path = data / "text" / "papers_test_queries.jsonl"
-    asked = [json.loads(line)["text"] for line in lines(path)]
+    asked = [row["text"] for row in records(path)]
     config = {"prefix": 48, "structure": "hnsw", "code": "int8", "shortlist": 400}
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "c"
