@@ -1,4 +1,4 @@
-"""Array types, checks of arguments, prefixes of rows, and their order by similarity."""
+"""Array types, checks of arguments, prefixes of rows, their order by similarity, reading ahead."""
 
 import mmap
 import operator

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.indexer.arrays import Floats, Mask, RowNumbers, locality, read_ahead
+from searchengine.indexer.arrays import Floats, Mask, RowNumbers, locality
 from searchengine.indexer.config import Device, RotationKind, Storage, Structure
 from searchengine.indexer.errors import SegmentError, VectorError
 from searchengine.indexer.native.hnsw import Bits, NativeGraph, NodeFilter, Nodes
@@ -120,7 +120,6 @@ class NativeRows:
         self.rows, self.dim, self.level = file.rows, file.dim, level
         self._file, self._address = file, file.address
         self._half = file.storage is Storage.FLOAT16
-        self._stride = file.dim * (2 if self._half else 4)  # bytes of a row
         self._library = load()
 
     def best(
@@ -149,7 +148,7 @@ class NativeRows:
             for piece in slices(total, max(_MIN_BLOCK, _MIN_SCORED // part.count), _MAX_BLOCK):
                 part.first, part.last = piece.start, piece.stop
                 if rows is None:
-                    read_ahead(self._file.map, self._file.offset, self._stride, piece)
+                    self._file.read_ahead(piece)
                 with threads.take(self._threads((part.last - part.first) * part.count)) as used:
                     failed = self._library.kernel_add_best(
                         self.level, ctypes.byref(part), used, *into
@@ -194,7 +193,7 @@ class NativeRows:
         )
 
     def _threads(self, scored: int) -> int:
-        return -(-scored * self._stride // _THREAD_BYTES)
+        return -(-scored * self.dim * (2 if self._half else 4) // _THREAD_BYTES)
 
     @staticmethod
     def _check(failed: int, part: _Pass) -> None:

@@ -21,6 +21,7 @@ import os
 import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,7 @@ class VectorFile:
     Attributes:
         rows, dim, storage: shape and number format of the rows.
         offset: bytes before the first row.
-        map: the file, mapped.
+        read_ahead: asks the system to read a slice of rows now, at least one.
 
     Raises:
         SegmentError: at construction, if the file is missing, or its size or header does not fit
@@ -118,13 +119,14 @@ class VectorFile:
         self.dim = dim
         self.storage = storage
         self.offset = len(expected)
-        self.map = mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ)
+        self._map = mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ)
         # Rows of a shortlist are far apart: read-ahead would read the whole file (the first
         # search took 54 ms instead of 8: 100 rows of 83,000, 384 dimensions).
-        self.map.madvise(mmap.MADV_RANDOM)
+        self._map.madvise(mmap.MADV_RANDOM)
         # As bytes, because the odd length of the header leaves every value unaligned.
-        mapped = np.frombuffer(self.map, np.uint8, rows * width, self.offset)
+        mapped = np.frombuffer(self._map, np.uint8, rows * width, self.offset)
         self._bytes = mapped.reshape(rows, width)
+        self.read_ahead = partial(read_ahead, self._map, self.offset, width)
 
     @property
     def address(self) -> int:
@@ -146,7 +148,7 @@ class VectorFile:
         if isinstance(rows, slice):
             first, last, _ = rows.indices(self.rows)
             if first < last:
-                read_ahead(self.map, self.offset, self._bytes.shape[1], slice(first, last))
+                self.read_ahead(slice(first, last))
             raw = self._bytes[rows, :end].copy()
         elif width is not None:
             raw = self._bytes[:, :end][rows]
@@ -207,7 +209,7 @@ class VectorFile:
 
         They stay in the system's cache. This bounds the memory of a pass over the whole file.
         """
-        self.map.madvise(mmap.MADV_DONTNEED)
+        self._map.madvise(mmap.MADV_DONTNEED)
 
 
 def open_passages(path: Path, rows: int) -> RowNumbers:

@@ -30,8 +30,7 @@ def native(rows: np.ndarray, level: int = 0) -> NativeRows:
         dim=rows.shape[1],
         storage=Storage(rows.dtype.name),
         address=memory.ctypes.data + 1,
-        offset=1,
-        map=SimpleNamespace(madvise=lambda *_: None),
+        read_ahead=lambda _: None,
         memory=memory,
     )
     return NativeRows(cast(VectorFile, file), level)
