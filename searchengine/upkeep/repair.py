@@ -271,9 +271,9 @@ class _Tables:
             self._store.connection.executemany(sql, columns)
             what = f"segment {row.id:06d} has {rows.size} other passages in {PASSAGES}"
             self.damage.append(f"{what} → those of the file")
-        held = self._ids("SELECT document FROM passages WHERE id BETWEEN ? AND ?", row.ends)
-        if self._reworded & held:  # its words are still those of the former texts
-            self.restored.append(row)
+        held = "SELECT document FROM passages WHERE id BETWEEN ? AND ?"
+        if self._reworded and self._reworded & self._ids(held, row.ends):
+            self.restored.append(row)  # its words are still those of the former texts
 
     def _forget(self) -> None:
         """Have documents to encode without passages, and rows without a passage deleted.
