@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from searchengine.corpus.files import beir_corpus, read_corpus
-from searchengine.engine import Mode, SearchEngine, contract, in_folder
+from searchengine.engine import Document, Mode, SearchEngine, contract, in_folder
 from searchengine.errors import CollectionError, CorpusError, QueryError
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.building import Progress, silent
@@ -188,10 +188,10 @@ def _documents_among(
 
     ids = (state.id for state in snapshot.known(questions).values())
     return frozenset(
-        document.key
-        for document in snapshot.documents(ids)
-        if words(questions[document.key]) in words(f"{document.title} {document.text}")
-        and judged[document.key].get(document.key, 0) <= 0
+        row.key
+        for row in snapshot.documents(ids)
+        if words(questions[row.key]) in words(Document.stored(*row).full_text)
+        and judged[row.key].get(row.key, 0) <= 0
     )
 
 
