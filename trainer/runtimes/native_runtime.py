@@ -41,7 +41,7 @@ MIN_COSINE, MIN_AGREEMENT = 0.99, 0.9
 Array = NDArray[Any]  # of float32
 TEXTS = Path(__file__).with_name("sample_texts.txt")
 NEAREST = 10  # neighbours of a sample text that are compared: as many as a page of hits has
-# Bits of a digit → part: one further digit for every so many channels of its inputs. Behind a norm,
+# Bits of a digit → part → how many channels of its inputs share one further digit. Behind a norm,
 # several channels are large.
 FURTHER = {
     7: {"attention": 4, "attended": 24, "inner": 12, "outer": 24},
@@ -96,7 +96,7 @@ def encode(
     network: CNetwork,
     tokens: NDArray[np.int32],
     lengths: NDArray[np.int32],
-    threads: int,
+    processors: int,
     level: int = 0,
     maxima: bool = False,
 ) -> tuple[NDArray[np.float32], ...]:
@@ -110,7 +110,7 @@ def encode(
     tokens, lengths = np.ascontiguousarray(tokens), np.ascontiguousarray(lengths)
     places = [rows.ctypes.data for rows in pooled]
     texts = CTexts(tokens.ctypes.data, lengths.ctypes.data, len(lengths), *places)
-    problem = load().encoder_run(level, ctypes.byref(network), ctypes.byref(texts), threads)
+    problem = load().encoder_run(level, ctypes.byref(network), ctypes.byref(texts), processors)
     if problem == 2:  # see encoder_run in native/source/interface.cpp
         raise ValueError(f"{levels()[level]} does not compute with digits of {network.bits} bits")
     if problem:
