@@ -267,7 +267,7 @@ def stored_states(engine: "SearchEngine", keys: Sequence[str]) -> "dict[str, Kno
 
 @contextmanager
 def commits_of(count: int, ahead: int = 1) -> Iterator[None]:
-    """Have `add` commit after so many documents, of which it encodes blocks `ahead`."""
+    """`add` commits after `count` documents, and encodes `ahead` blocks in advance."""
     from searchengine.ingest import ingestion, pipeline
 
     size = count, 1 << 40
